@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from coachrl.errors import TaskError
 from coachrl.seeding import derive_seed
@@ -48,19 +48,18 @@ def pass_at(episodes: Sequence[Episode], ks: Sequence[int]) -> dict[int, float]:
     for episode in episodes:
         if episode.infra_error is None:
             counts.setdefault(episode.task_id, []).append(episode.outcome.success)
-    fewest = min((len(successes) for successes in counts.values()), default=0)
-    if max((len(successes) for successes in counts.values()), default=0) < 2:
+    sizes = [len(successes) for successes in counts.values()]
+    if max(sizes, default=0) < 2:
         return {}
-    return {k: _mean(_pass_at(len(s), sum(s), k) for s in counts.values()) for k in ks if k <= fewest}
+    return {
+        k: sum(_pass_at(len(successes), sum(successes), k) for successes in counts.values()) / len(counts)
+        for k in ks
+        if k <= min(sizes)
+    }
 
 
 def _pass_at(n: int, c: int, k: int) -> float:
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return sum(listed) / len(listed)
 
 
 def evaluation_metrics(tasks: Sequence[Task], episodes: Sequence[Episode]) -> dict[str, float]:

@@ -8,8 +8,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -217,7 +217,9 @@ class Trainer:
         fresh = episodes
         while further:
             scores |= await self._settle(fresh)
-            missing = self.config.train.tasks_per_step - self._tasks_to_compare(episodes, scores)
+            samples = to_samples(episodes, self.config.train.mask_truncated)
+            compared = self._tasks_compared(episodes, self._rewards(episodes, scores), samples)
+            missing = self.config.train.tasks_per_step - compared
             if missing <= 0:
                 break
             specs = [spec for of_task in further[:missing] for spec in of_task]
@@ -226,12 +228,11 @@ class Trainer:
             episodes = [*episodes, *fresh]
         return episodes, scores
 
-    def _tasks_to_compare(self, episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> int:
+    def _tasks_compared(
+        self, episodes: Sequence[Episode], rewards: Mapping[str, float | None], samples: Samples
+    ) -> int:
         """How many tasks of the step have rewards that differ. One that was played twice counts twice."""
-        samples = to_samples(episodes, self.config.train.mask_truncated)
-        return self._counted(episodes, self.algorithm.tasks_to_compare(samples, self._rewards(episodes, scores)))
-
-    def _counted(self, episodes: Sequence[Episode], task_ids: Collection[str]) -> int:
+        task_ids = self.algorithm.tasks_to_compare(samples, rewards)
         return sum(episode.task_id in task_ids for episode in episodes) // self.config.train.group_size
 
     def _refill_metrics(
@@ -239,11 +240,10 @@ class Trainer:
     ) -> dict[str, float]:
         if self.algorithm.refill_up_to == 1:
             return {}
-        compared = self.algorithm.tasks_to_compare(samples, rewards)
         played = len(episodes) // self.config.train.group_size
         return {
             "train/refill_tasks": float(played - self.config.train.tasks_per_step),
-            "train/tasks_compared": float(self._counted(episodes, compared)),
+            "train/tasks_compared": float(self._tasks_compared(episodes, rewards, samples)),
         }
 
     def _submit(self, request: CoachRequest) -> None:
@@ -292,14 +292,28 @@ class Trainer:
             return
         with ExitStack() as stack:
             folder = stack.enter_context(self.run.checkpoint(self.step, self.config.train.keep_checkpoints))
-            saved = self.backend.begin_save(folder)
-            state = partial(checkpoints.write_state, folder, state_of(self.algorithm))
-            seal = partial(checkpoints.seal, folder, self.step, self._made_with, self._replies.weights)
+            wait_for_weights = self.backend.begin_save(folder)
+            # What is written is of now: by then the next step may be under way.
+            step, weights, state, metrics = (
+                self.step,
+                self._replies.weights,
+                state_of(self.algorithm),
+                self.run.metrics(),
+            )
             rewards = self.algorithm.rewarded_by(self.config)
-            cards = (folder, self.step, self.config, rewards, self.pipeline.roles, self.run.metrics())
             give_up = put_aside() if put_aside is not None else None
-            parts = (saved, state, partial(write_cards, *cards), seal)
-            self._writer.begin(partial(_write, stack.pop_all(), parts, give_up))
+            checkpoint = stack.pop_all()
+
+        def write() -> None:
+            with checkpoint:  # it has its name when the block ends
+                wait_for_weights()
+                checkpoints.write_state(folder, state)
+                write_cards(folder, step, self.config, rewards, self.pipeline.roles, metrics)
+                checkpoints.seal(folder, step, self._made_with, weights)
+            if give_up is not None:
+                give_up()
+
+        self._writer.begin(write)
 
     def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost | Preempted) -> CoachrlError:
         """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step; an
@@ -404,17 +418,6 @@ class Trainer:
             raise
         kept = "checkpoint written" if self.run.checkpoints() else "no checkpoint is kept"
         raise BudgetExceeded(f"step {self.step}: {sentence}; {kept}, see {self.run.folder / 'log.txt'}")
-
-
-def _write(
-    checkpoint: AbstractContextManager[Any], parts: Sequence[Callable[[], None]], then: Callable[[], None] | None
-) -> None:
-    """Fill a checkpoint part by part; it has its name when the block ends."""
-    with checkpoint:
-        for part in parts:
-            part()
-    if then is not None:
-        then()
 
 
 def _due(step: int, every: int) -> bool:

@@ -67,15 +67,10 @@ def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore])
     of an ensemble and the retrospective pass)."""
     metrics: dict[str, float] = {}
     for role, actions in by_role(episodes, all_actions=True).items():
-        values = [s.process_0_10 for a in actions if (s := scores.get(a.id)) is not None and s.process_0_10 is not None]
-        if values:
-            metrics[f"coach/score/{role}"] = float(np.mean(values))
-        shares = [s.contribution for a in actions if (s := scores.get(a.id)) is not None and s.contribution is not None]
-        if shares:
-            metrics[f"coach/contribution/{role}"] = float(np.mean(shares))
-    spreads = [score.disagreement for score in scores.values() if score.disagreement is not None]
-    if spreads:
-        metrics["coach/disagreement"] = float(np.mean(spreads))
+        given = [scores[action.id] for action in actions if action.id in scores]
+        metrics |= _mean_of_known(f"coach/score/{role}", [score.process_0_10 for score in given])
+        metrics |= _mean_of_known(f"coach/contribution/{role}", [score.contribution for score in given])
+    metrics |= _mean_of_known("coach/disagreement", [score.disagreement for score in scores.values()])
     if scores:
         metrics["coach/calls"] = float(sum(score.usage.attempts for score in scores.values()))
         metrics["coach/failed_fraction"] = _mean(s.status == "failed" for s in scores.values())
@@ -85,6 +80,12 @@ def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore])
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean([float(v) for v in values]))
+
+
+def _mean_of_known(name: str, values: Iterable[float | None]) -> dict[str, float]:
+    """The mean under its name, where any value is known."""
+    known = [value for value in values if value is not None]
+    return {name: _mean(known)} if known else {}
 
 
 def reward_metrics(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from coachrl.trainers.backends.base import Samples
 from coachrl.types import Action, Episode, TrainSample
@@ -32,6 +33,24 @@ def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samp
 def all_samples(samples: Samples) -> list[TrainSample]:
     """The samples of all policies, in one list."""
     return [sample for group in samples.values() for sample in group]
+
+
+def sample_alone(name: str, prompt_ids: ArrayLike, response_ids: ArrayLike, mask: ArrayLike) -> TrainSample:
+    """A sample that comes of no episode."""
+    mask_L = np.array(mask, dtype=np.float32)
+    return TrainSample(
+        policy="",
+        action_id=name,
+        episode_id=name,
+        task_id=name,
+        role="",
+        turn=0,
+        index=0,
+        prompt_ids_P=np.array(prompt_ids, dtype=np.int64),
+        response_ids_L=np.array(response_ids, dtype=np.int64),
+        old_logprobs_L=np.zeros_like(mask_L),
+        mask_L=mask_L,
+    )
 
 
 def changed(sample: TrainSample, **fields: object) -> TrainSample:

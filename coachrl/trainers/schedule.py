@@ -13,19 +13,12 @@ from coachrl.types import Task
 
 def step_specs(tasks: Sequence[Task], config: RunConfig, step: int) -> list[EpisodeSpec]:
     """The episodes of one step. Epochs are seeded permutations of the tasks."""
-    first = (step - 1) * config.train.tasks_per_step
-    positions = range(first, first + config.train.tasks_per_step)
-    # The position in the step keeps ids apart where a small task set comes round twice in one step.
-    return [
-        EpisodeSpec(
-            f"step-{step:06d}.{position - first:03d}.{task.id}.{sample}",
-            task,
-            derive_seed(config.seed, "train", step, position, sample),
-        )
-        for position in positions
-        for task in [_task_at(tasks, position, config.seed)]
-        for sample in range(config.train.group_size)
-    ]
+    specs = []
+    for number in range(config.train.tasks_per_step):
+        position = (step - 1) * config.train.tasks_per_step + number
+        task = _task_at(tasks, position, config.seed)
+        specs += _group(config, step, number, task, ("train", step, position))
+    return specs
 
 
 def further_specs(tasks: Sequence[Task], config: RunConfig, step: int) -> list[list[EpisodeSpec]]:
@@ -36,14 +29,7 @@ def further_specs(tasks: Sequence[Task], config: RunConfig, step: int) -> list[l
     others = [tasks[place] for place in order if tasks[place].id not in own]
     most = (make_algorithm(config.algorithm).refill_up_to - 1) * config.train.tasks_per_step
     return [
-        [
-            EpisodeSpec(
-                f"step-{step:06d}.{config.train.tasks_per_step + number:03d}.{task.id}.{sample}",
-                task,
-                derive_seed(config.seed, "refill", step, number, sample),
-            )
-            for sample in range(config.train.group_size)
-        ]
+        _group(config, step, config.train.tasks_per_step + number, task, ("refill", step, number))
         for number, task in enumerate(others[:most])
     ]
 
@@ -69,6 +55,15 @@ def first_specs(tasks: Sequence[Task], config: RunConfig, count: int) -> list[Ep
             EpisodeSpec(f"look.{position:03d}.{task.id}", task, derive_seed(config.seed, "train", 1, position, 0))
         )
     return specs
+
+
+def _group(config: RunConfig, step: int, number: int, task: Task, seed: tuple[str, int, int]) -> list[EpisodeSpec]:
+    """The episodes of a step's task. number: its place in the step, which keeps ids apart where a small task set comes
+    round twice."""
+    return [
+        EpisodeSpec(f"step-{step:06d}.{number:03d}.{task.id}.{sample}", task, derive_seed(config.seed, *seed, sample))
+        for sample in range(config.train.group_size)
+    ]
 
 
 def _task_at(tasks: Sequence[Task], position: int, seed: int) -> Task:

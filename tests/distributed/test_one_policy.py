@@ -1,5 +1,7 @@
 """One policy, colocated on one GPU with its engine and its reference: it matches the torch backend, and it learns."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
@@ -60,7 +62,7 @@ def torch_backend(model):
 def logprobs_of_torch(backend, samples):
     """All response tokens under the trained weights, sample after sample."""
     found = {}
-    for batch in micro_batches(samples, 4096, torch.device("cpu"), all_tokens=True):
+    for batch in chain.from_iterable(micro_batches(samples, 4096, torch.device("cpu"), all_tokens=True)):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             logprobs, _ = token_logprobs(backend._policies["solver"].model, batch)
         lengths = [len(sample.response_ids_L) for sample in batch.samples]

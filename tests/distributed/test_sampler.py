@@ -144,7 +144,7 @@ async def test_what_is_given_up_is_given_up_in_the_engine_and_counts_as_in_fligh
     with pytest.raises(EngineLost, match="engine 0 of policy team has not answered a request for 1 s"):
         await ask(sampler, SILENT, seed=1)
     await until(lambda: len(engine.given_up) == 2)
-    assert sampler._lines["team"]._choice.in_flight == [0]
+    assert sampler._lines["team"].choice.in_flight == [0]
     assert (await ask(sampler, 5)).token_ids == (5,)  # the connection lives on
 
 

@@ -66,7 +66,7 @@ def test_threads_that_ask_for_several_policies_are_heard_in_one_order_by_all_ran
     [shared] = {
         id(backend._trainers[policy].references): backend._trainers[policy].references for policy in ALIKE
     }.values()
-    first, second = answers(shared._ranks.call(lambda actor: actor.asked), "asking for the order", 60)
+    first, second = answers(shared.call(lambda actor: actor.asked), "asking for the order", 60)
     assert first == second and len(first) == 24 and len(set(first)) == 2
 
 
@@ -81,7 +81,7 @@ def test_apart_from_engines_they_sit_beside_the_first_policys_trainers(start, ra
     [of_all] = apart._references.values()
     places = [
         answers(calling(gpu), "asking for GPUs", 60)
-        for calling in (of_all._ranks.call, *(apart._trainers[policy].call for policy in ALIKE))
+        for calling in (of_all.call, *(apart._trainers[policy].call for policy in ALIKE))
     ]
     assert places[0] == places[1] != places[2]
     samples = {policy: fresh(apart, policy, 4) for policy in ALIKE}

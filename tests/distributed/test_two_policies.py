@@ -17,6 +17,7 @@ from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOv
 from coachrl.trainers.backends.openrlhf import trainers
 from coachrl.trainers.backends.openrlhf.cluster import answers
 from coachrl.trainers.backends.torch.backend import TorchBackend
+from coachrl.trainers.backends.torch.loss import optimizer_steps
 from coachrl.types import SamplingParams
 
 
@@ -89,8 +90,8 @@ def test_minibatches_and_epochs_take_a_step_each(backend, monkeypatch):
     trainer = backend._trainers["solver"]
     train = trainer.config.train.model_copy(update={"ppo_mini_batch_size": 2, "ppo_epochs": 2})
     monkeypatch.setattr(trainer, "config", trainer.config.model_copy(update={"train": train}))
-    steps = list(trainer._minibatches(samples := fresh(backend, "solver", 5, 8), np.random.default_rng(0)))
-    assert [len(step) for step in steps] == [2, 2, 1] * 2
+    steps = list(optimizer_steps(samples := fresh(backend, "solver", 5, 8), train, "ppo", np.random.permutation))
+    assert [len(step) for step, _ in steps] == [2, 2, 1] * 2
     before = _steps_taken(trainer)
     stats = backend.update({"solver": samples})
     assert _steps_taken(trainer) == before + 6
@@ -210,7 +211,7 @@ def test_a_trainer_that_does_not_answer_is_named(backend, ray_cluster, monkeypat
 
 
 async def test_an_engine_that_does_not_answer_is_named(backend, ray_cluster, monkeypatch):
-    monkeypatch.setattr(backend._sampler._lines["solver"], "_timeout_s", 5.0)
+    monkeypatch.setattr(backend._sampler._lines["solver"], "timeout_s", 5.0)
     with (
         stopped(ray_cluster, backend._engines["solver"].handles[0]),
         pytest.raises(EngineLost, match="engine 0 of policy solver has not answered a request for 5 s"),

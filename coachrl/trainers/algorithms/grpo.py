@@ -21,7 +21,7 @@ from pydantic import Field
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
 from coachrl.trainers.algorithms.advantages.groups import GroupKey, of_role, of_task, of_turn
-from coachrl.trainers.algorithms.advantages.importance import TruncatedImportance
+from coachrl.trainers.algorithms.advantages.importance import weighed
 from coachrl.trainers.algorithms.group_relative import GroupRelative, GroupRelativeConfig
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.masking import Rewards
@@ -84,4 +84,4 @@ class GRPO(GroupRelative):
         credited = super().advantages(samples, rewards)
         if self.settings.importance_cap is None:
             return credited
-        return TruncatedImportance(self.settings.importance_cap).weigh(credited)
+        return weighed(credited, self.settings.importance_cap)

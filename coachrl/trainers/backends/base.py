@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coachrl.errors import BackendError
-from coachrl.pipelines.generation import Generator, Message, PolicyTokenizer
+from coachrl.errors import BackendError, ContextOverflow, PolicyError
+from coachrl.pipelines.generation import Generator
 from coachrl.types import TrainSample
 
-__all__ = ["Backend", "EpisodeGenerator", "Generator", "Message", "PolicyTokenizer", "Samples", "require_finite"]
-
 Samples = dict[str, list[TrainSample]]  # by policy
+T = TypeVar("T")
 ADAM_BETAS = (0.9, 0.95)  # of every backend's optimizer
 
 
@@ -67,6 +67,22 @@ class Backend(EpisodeGenerator, Protocol):
     def close(self) -> None: ...
 
 
+def tokenizer_of(tokenizers: Mapping[str, T], policy: str) -> T:
+    """Raises PolicyError where there is no such policy."""
+    if policy not in tokenizers:
+        raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(tokenizers))}")
+    return tokenizers[policy]
+
+
+def check_room(policy: str, prompt: int, reply: int, context: int) -> None:
+    """Raises ContextOverflow where a prompt and a reply of so many tokens do not fit a context of so many."""
+    if prompt + reply > context:
+        raise ContextOverflow(
+            f"a prompt of {prompt} tokens and a reply of up to {reply} do not fit the context of {context} tokens of "
+            f"policy {policy}"
+        )
+
+
 def require_finite(statistics: Mapping[str, float]) -> None:
     """Raises BackendError where a figure of an update is NaN or infinite. A policy that says by itself that it left
     steps out (`skipped`) may have no loss to report."""
@@ -84,3 +100,19 @@ def advantages_of(sample: TrainSample) -> NDArray[np.float32]:
     if sample.advantages_L is None:
         raise ValueError(f"sample {sample.action_id} has no advantages: Algorithm.advantages comes before update")
     return sample.advantages_L
+
+
+def weighs(sample: TrainSample) -> bool:
+    """Whether a sample has a gradient. Raises ValueError where it has no advantages."""
+    return bool((advantages_of(sample) * sample.mask_L).any())
+
+
+def with_logprobs(
+    samples: Samples, field: str, logprobs_of: Callable[[str, list[TrainSample]], Sequence[NDArray[np.float32]]]
+) -> Samples:
+    """The same samples, whose `field` holds what `logprobs_of` gives for the samples of each policy."""
+    filled: Samples = {}
+    for policy, group in samples.items():
+        given: list[dict[str, Any]] = [{field: logprobs_L} for logprobs_L in logprobs_of(policy, group)]
+        filled[policy] = [replace(sample, **fields) for sample, fields in zip(group, given, strict=True)]
+    return filled

@@ -24,6 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from coachrl.jsonl import drop_torn_line, json_line, readable_jsonl, writable_file, write_aside
 from coachrl.pipelines.generation import PolicyTokenizer
 from coachrl.trainers.backends.base import EpisodeGenerator
@@ -32,6 +34,7 @@ from coachrl.types import Generation, SamplingParams
 log = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 16
+_GENERATION = TypeAdapter(Generation)
 
 
 class KeptReplies:
@@ -93,9 +96,7 @@ class _Line:
         fields = dict(record)
         if fields.pop("check") != _digest(json_line(fields)):
             raise ValueError("its checksum is that of another line")
-        key, batch = fields.pop("key"), fields["batch"]
-        fields |= {name: tuple(fields[name]) for name in ("token_ids", "logprobs")}
-        return cls(key, Generation(**{**fields, "batch": tuple(batch) if batch is not None else None}))
+        return cls(fields.pop("key"), _GENERATION.validate_python(fields))
 
 
 class _ReplyFile:

@@ -210,28 +210,30 @@ async def _measure(decision: Decision, context: RolloutContext, settings: Replay
     first = [player.play(number, 0, None) for number in range(1, settings.others + 1)]
     played = await together([*own, *first])
     own_playouts, first_playouts = played[: len(own)], played[len(own) :]
-    # Each other reply exists once its first playout has drawn it; its further playouts have it on record.
-    further = [
-        [player.play(number, again, playout.reply) for again in range(1, settings.playouts)] if playout.reply else []
-        for number, playout in enumerate(first_playouts, 1)
-    ]
-    more = iter(await together([play for plays in further for play in plays]))
-    groups = [[playout, *(next(more) for _ in plays)] for playout, plays in zip(first_playouts, further, strict=True)]
+    further = await together(
+        player.play_again(number, playout.reply, settings.playouts) for number, playout in enumerate(first_playouts, 1)
+    )
+    groups = [[playout, *more] for playout, more in zip(first_playouts, further, strict=True)]
     everything = [*own_playouts, *(playout for group in groups for playout in group)]
-    tokens = sum(playout.tokens for playout in everything)
-    counts = (tokens, len(everything), sum(p.success is None and not p.problem for p in everything))
-    problem = next((playout.problem for playout in everything if playout.problem), "")
-    if not problem and len({playout.files for playout in everything if playout.reply is not None}) > 1:
+    measured = Measured(
+        action,
+        tokens=sum(playout.tokens for playout in everything),
+        playouts=len(everything),
+        broken=sum(playout.success is None and not playout.problem for playout in everything),
+        problem=next((playout.problem for playout in everything if playout.problem), ""),
+    )
+    if not measured.problem and len({playout.files for playout in everything if playout.reply is not None}) > 1:
         problem = f"{action.id}: files in the workspace are not the same whenever the episode gets there"
-    if problem:
-        return Measured(action, (), *counts, problem)
+        measured = replace(measured, problem=problem)
+    if measured.problem:
+        return measured
     others = tuple(
-        _as_candidate(action, group[0].reply, number, _mean(p.success for p in group))
+        _as_candidate(action, reply, number, _mean(playout.success for playout in group))
         for number, group in enumerate(groups, 1)
-        if group[0].reply is not None
+        if (reply := group[0].reply) is not None
     )
     value = _mean([*recorded, *(playout.success for playout in own_playouts)])
-    return Measured(replace(action, value=value), others, *counts)
+    return replace(measured, action=replace(action, value=value), others=others)
 
 
 class _Player:
@@ -265,6 +267,13 @@ class _Player:
         made = next((a for a in episode.actions if (a.role, a.turn) == (action.role, action.turn)), None)
         success = None if problem or episode.infra_error else float(episode.outcome.success)
         return _Playout(made, success, generator.tokens, files, problem)
+
+    async def play_again(self, number: int, reply: Action | None, playouts: int) -> list[_Playout]:
+        """Reply `number`, played to the end again. It exists once its first playout has drawn it; none where it never
+        came to that."""
+        if reply is None:
+            return []
+        return await together(self.play(number, again, reply) for again in range(1, playouts))
 
     def _differs(self, episode: Episode, recorded: Iterable[Action]) -> str:
         """The first way in which what is on record came out differently; "" where it did not, or where infrastructure
@@ -300,9 +309,8 @@ def _observed(action: Action) -> tuple[object, ...]:
     return execution, action.files_after, told, action.result, action.rendering
 
 
-def _as_candidate(action: Action, reply: Action | None, number: int, value: float | None) -> Action:
+def _as_candidate(action: Action, reply: Action, number: int, value: float | None) -> Action:
     """A reply that was drawn in the place of `action`, as a candidate of the same state."""
-    assert reply is not None
     return replace(
         reply,
         id=f"{action.id}.{number}",

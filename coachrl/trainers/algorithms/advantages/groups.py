@@ -81,22 +81,21 @@ class Groups:
 
     def __init__(self, samples: Iterable[TrainSample], values: Mapping[str, float], key: GroupKey) -> None:
         """values: action id -> what is compared."""
-        compared = [sample for sample in samples if sample.action_id in values]
-        self._compared = compared
-        self._ids = [sample.action_id for sample in compared]
-        self._values_N = np.array([values[action_id] for action_id in self._ids], dtype=np.float64)
-        self._places = Places(map(key, compared))
-        everyone_N = np.ones(len(compared), dtype=bool)
-        self._sizes_K = self._places.sums(everyone_N)
-        self._have_spread_K = self._places.sums(self._places.from_one(self._values_N, everyone_N)[1] != 0) > 0
+        self._compared = [sample for sample in samples if sample.action_id in values]
+        self._values_N = np.array([values[sample.action_id] for sample in self._compared], dtype=np.float64)
+        self._places = Places(map(key, self._compared))
+        self._all_N = np.ones(len(self._compared), dtype=bool)
+        self._sizes_K = self._places.sums(self._all_N)
+        spread_K = self._places.sums(self._places.from_one(self._values_N, self._all_N)[1] != 0) > 0
+        self._spread_N = spread_K[self._places.numbers_N]
         self.count = len(self._sizes_K)
         self.of_one = int(np.sum(self._sizes_K == 1))
-        self.without_spread = int(np.sum(~self._have_spread_K)) - self.of_one
+        self.without_spread = int(np.sum(~spread_K)) - self.of_one
 
     def relative(self, *, scaled: bool) -> dict[str, float]:
         """Action id -> value - mean inside its group, over the unbiased deviation + 1e-6 where `scaled`. Actions of
         groups that have nothing to compare are not in it."""
-        differences_N = self._centered(leave_one_out=False)
+        differences_N, _ = self._places.center(self._values_N, self._all_N, leave_one_out=False)
         if scaled:
             variances_K = self._places.sums(differences_N**2) / np.maximum(self._sizes_K - 1, 1)
             differences_N /= (np.sqrt(variances_K) + SPREAD_FLOOR)[self._places.numbers_N]
@@ -105,24 +104,20 @@ class Groups:
     def against_others(self) -> dict[str, float]:
         """Action id -> value - mean of the others of its group (leave one out, arXiv 2402.14740). Actions of groups
         that have nothing to compare are not in it."""
-        return self._of_spread(self._centered(leave_one_out=True))
+        return self._of_spread(self._places.center(self._values_N, self._all_N, leave_one_out=True)[0])
 
     def tasks_with_spread(self) -> set[str]:
         """The tasks of which a group has something to compare, by id."""
-        spread = np.flatnonzero(self._have_spread_K[self._places.numbers_N]).tolist()
-        return {self._compared[place].task_id for place in spread}
+        return {self._compared[place].task_id for place in np.flatnonzero(self._spread_N).tolist()}
 
     def without_comparison(self) -> dict[str, str]:
         """Action id -> why its group teaches nothing."""
+        sizes_N = self._sizes_K[self._places.numbers_N]
         return {
-            self._ids[place]: "group_of_one" if self._sizes_K[self._places.numbers_N[place]] == 1 else "no_spread"
-            for place in np.flatnonzero(~self._have_spread_K[self._places.numbers_N]).tolist()
+            self._compared[place].action_id: "group_of_one" if sizes_N[place] == 1 else "no_spread"
+            for place in np.flatnonzero(~self._spread_N).tolist()
         }
 
-    def _centered(self, *, leave_one_out: bool) -> Floats:
-        everyone_N = np.ones(len(self._ids), dtype=bool)
-        return self._places.center(self._values_N, everyone_N, leave_one_out=leave_one_out)[0]
-
     def _of_spread(self, values_N: Floats) -> dict[str, float]:
-        spread_N = self._have_spread_K[self._places.numbers_N].tolist()
-        return {key: value for key, value, spread in zip(self._ids, values_N.tolist(), spread_N, strict=True) if spread}
+        with_spread = zip(self._compared, values_N.tolist(), self._spread_N.tolist(), strict=True)
+        return {sample.action_id: value for sample, value, spread in with_spread if spread}

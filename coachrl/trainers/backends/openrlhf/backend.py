@@ -14,35 +14,31 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
+from numpy.typing import NDArray
 from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError, CheckpointError, ClusterLost, ConfigError, EngineLost, ProcessLost
 from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.seeding import derive_seed, generator
-from coachrl.trainers.backends.base import Samples, require_finite
-from coachrl.trainers.backends.openrlhf.cluster import (
-    answers,
-    connect,
-    free_resources,
-    in_time,
-    release,
-)
+from coachrl.trainers.backends.base import Samples, require_finite, weighs, with_logprobs
+from coachrl.trainers.backends.openrlhf.bindings import ReferenceModelActor
+from coachrl.trainers.backends.openrlhf.cluster import answers, connect, free_resources, in_time, release
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement, plan_placement
-from coachrl.trainers.backends.openrlhf.ranks import ReferenceGroup
+from coachrl.trainers.backends.openrlhf.ranks import Ranks
 from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.openrlhf.saved_state import SavedState
 from coachrl.trainers.backends.openrlhf.seats import check_machines, take_seats
-from coachrl.trainers.backends.openrlhf.steps import Loss, weighs
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
+from coachrl.trainers.backends.torch.loss import Loss
 from coachrl.trainers.backends.torch.models import copy_tokenizer
 from coachrl.trainers.backends.torch.policy import reference_kl
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
@@ -89,7 +85,7 @@ class OpenRLHFBackend:
         self._updates = 0
         self._engines: dict[str, EngineGroup] = {}
         self._trainers: dict[str, TrainerGroup] = {}
-        self._references: dict[str, ReferenceGroup] = {}  # by the policy beside whose trainers they sit
+        self._references: dict[str, Ranks] = {}  # by the policy beside whose trainers they sit
         self._changed: set[str] = set()
         self._replaced: dict[str, int] = {}  # policy -> number of updates when its engines were last replaced
         self._mending: dict[str, asyncio.Task[None]] = {}  # policy -> the replacement that is under way
@@ -161,12 +157,12 @@ class OpenRLHFBackend:
         if not self._keeps_reference:
             return samples
         self._rest_engines()
-        return {policy: self._add_reference(policy, group) for policy, group in samples.items()}
+        return with_logprobs(samples, "ref_logprobs_L", partial(self._logprobs, TrainerGroup.reference_logprobs))
 
     def with_trainer_logprobs(self, samples: Samples) -> Samples:
         """The same samples with `trainer_logprobs_L` filled; the sampler's for a policy that is not trained."""
         self._rest_engines()
-        return {policy: self._add_trainer_logprobs(policy, group) for policy, group in samples.items()}
+        return with_logprobs(samples, "trainer_logprobs_L", partial(self._logprobs, TrainerGroup.trainer_logprobs))
 
     def update(self, samples: Samples) -> dict[str, float]:
         """Train all policies at once, or in turn where they take turns in GPU memory. Statistics, for each policy:
@@ -215,10 +211,10 @@ class OpenRLHFBackend:
 
         def finish() -> None:
             answers(references, "saving the policies", self._limit_s)
-            for policy, trainer in self._trainers.items():
+            for policy, state in states.items():
                 if self.config.torch.lora_rank is None:
-                    copy_tokenizer(trainer.model, folder / policy)
-                states[policy].write(folder / policy)
+                    copy_tokenizer(self.tokenizers[policy].folder, folder / policy)
+                state.write(folder / policy)
 
         return finish
 
@@ -335,11 +331,13 @@ class OpenRLHFBackend:
         name, model, starting = placed.policy, self.tokenizers[placed.policy].folder, list[Any]()
         if placed.references:
             asking = [other.policy for other in self.placement.policies if other.reference_of == name]
-            self._references[name] = ReferenceGroup(placed, self.config, reserved, model, asking)
-            starting += self._references[name].start()
+            whose = f"policy {', '.join(asking)}"
+            kept = Ranks(ReferenceModelActor, placed.references, placed, self.config, reserved, whose)
+            self._references[name] = kept
+            starting += kept.load_model(model)
         known = self._references.get(placed.reference_of or "")
-        self._trainers[name] = TrainerGroup(placed, self.config, reserved, model, self._loss, known)
-        return starting + self._trainers[name].start(self._engines[name].handles)
+        self._trainers[name] = TrainerGroup(placed, self.config, reserved, self._loss, known)
+        return starting + self._trainers[name].start(model, self._engines[name].handles)
 
     def _settle(self, pool: EngineGroup, timeout_s: float) -> None:
         """Wait until engines have started, and put them to sleep where they take turns."""
@@ -347,17 +345,16 @@ class OpenRLHFBackend:
         if self.config.openrlhf.sleeps:
             answers(pool.sleep(), f"engines of policy {pool.placed.policy} going to sleep", timeout_s)
 
-    def _add_reference(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
-        if policy not in self._trainers or not samples:  # never trained, so it is its own reference
-            return [replace(sample, ref_logprobs_L=sample.old_logprobs_L) for sample in samples]
-        logprobs = self._trainers[policy].reference_logprobs(samples)
-        return [replace(sample, ref_logprobs_L=found) for sample, found in zip(samples, logprobs, strict=True)]
-
-    def _add_trainer_logprobs(self, policy: str, samples: list[TrainSample]) -> list[TrainSample]:
+    def _logprobs(
+        self,
+        of: Callable[[TrainerGroup, Sequence[TrainSample]], list[NDArray[np.float32]]],
+        policy: str,
+        samples: list[TrainSample],
+    ) -> list[NDArray[np.float32]]:
+        """By one of a trainer's methods; the sampler's for a policy that is never trained, its own reference."""
         if policy not in self._trainers or not samples:
-            return [replace(sample, trainer_logprobs_L=sample.old_logprobs_L) for sample in samples]
-        logprobs = self._trainers[policy].trainer_logprobs(samples)
-        return [replace(sample, trainer_logprobs_L=found) for sample, found in zip(samples, logprobs, strict=True)]
+            return [sample.old_logprobs_L for sample in samples]
+        return of(self._trainers[policy], samples)
 
     def _train(self, batches: Samples) -> dict[str, float]:
         """These policies at once."""
@@ -415,7 +412,6 @@ class OpenRLHFBackend:
             answers(moving, "moving optimizers", self._limit_s)
 
     def _layout(self, policy: str) -> dict[str, int]:
-        placed = next(placed for placed in self.placement.policies if placed.policy == policy)
-        given = self.config.torch
+        trainers, given = self._trainers[policy].placed.trainers, self.config.torch
         adapter = {} if given.lora_rank is None else {"lora_rank": given.lora_rank, "lora_alpha": given.lora_alpha}
-        return {"trainers": placed.trainers, "zero_stage": self.config.openrlhf.zero_stage, **adapter}
+        return {"trainers": trainers, "zero_stage": self.config.openrlhf.zero_stage, **adapter}

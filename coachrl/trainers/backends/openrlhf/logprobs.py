@@ -3,67 +3,13 @@ the prompts' logits. Needs torch and transformers, neither Ray nor DeepSpeed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from coachrl.trainers.backends.torch.logprobs import head_logprobs
-from coachrl.types import TrainSample
-
-
-@dataclass(frozen=True)
-class PackedBatch:
-    """Samples one behind another in a row of T tokens. Positions begin at 0 with each sample, by which transformers
-    tells where one ends and keeps its tokens to themselves.
-
-    places_N: where in the row the model predicts each of the N selected response tokens; targets_N: those tokens. N
-    runs over the samples in order, then over their selected tokens. selected: of each sample's L, which are in N.
-    """
-
-    ids_1T: Tensor
-    positions_1T: Tensor
-    places_N: Tensor
-    targets_N: Tensor
-    samples: tuple[TrainSample, ...]
-    selected: tuple[NDArray[np.bool_], ...]
-
-    def gather(self, arrays: Sequence[NDArray[np.float32]]) -> Tensor:
-        """Values (N,) of the selected tokens, from one array (L,) for each sample."""
-        values = [array[chosen] for array, chosen in zip(arrays, self.selected, strict=True)]
-        return torch.from_numpy(np.concatenate([np.zeros(0), *values]).astype(np.float32)).to(self.ids_1T.device)
-
-    def split(self, values_N: Tensor) -> list[NDArray[np.float32]]:
-        """Values of the selected tokens by sample, as arrays in main memory."""
-        parts = values_N.float().cpu().split([int(chosen.sum()) for chosen in self.selected])
-        return [part.numpy() for part in parts]
-
-
-def pack(samples: Sequence[TrainSample], device: Any, all_tokens: bool = False) -> PackedBatch:
-    """The tokens of mask 1 are selected, or every response token with `all_tokens`. No sample at all gives two tokens
-    that select nothing: a rank runs them where others have samples left, since ranks wait for each other."""
-    ids = [np.concatenate([sample.prompt_ids_P, sample.response_ids_L]) for sample in samples] or [np.zeros(2)]
-    selected = tuple(
-        np.ones(len(sample.response_ids_L), dtype=np.bool_) if all_tokens else sample.mask_L > 0 for sample in samples
-    )
-    begins = np.cumsum([0, *map(len, ids)])
-    places, targets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for begin, sample, chosen in zip(begins, samples, selected, strict=False):
-        response = np.flatnonzero(chosen)
-        places.append(begin + len(sample.prompt_ids_P) + response - 1)  # the token before predicts
-        targets.append(sample.response_ids_L[response])
-    return PackedBatch(
-        _whole([np.concatenate(ids)], device)[None],
-        _whole([np.arange(len(row)) for row in ids], device)[None],
-        _whole(places, device),
-        _whole(targets, device),
-        tuple(samples),
-        selected,
-    )
+from coachrl.trainers.backends.torch.packed import PackedBatch
 
 
 class ResponseLogprobs:
@@ -102,7 +48,3 @@ class ResponseLogprobs:
             return self._logits(hidden_1ND)
         found = head_logprobs(self._logits, self._layer.out_features, hidden_1ND[0], self._targets_N, self._temperature)
         return torch.stack(found)
-
-
-def _whole(parts: Sequence[NDArray[Any]], device: Any) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)

@@ -121,8 +121,7 @@ class MemoryPlan:
                 for policy, gb in self.training_gb.items()
             ),
             *(
-                f"an engine of {policy} keeps {tokens:,} tokens, {tokens / self.longest[policy]:.1f} of full length"
-                + ("" if tokens >= self.longest[policy] else ": TOO FEW, raise openrlhf.engine_memory")
+                kept_line(f"an engine of {policy}", tokens, self.longest[policy], "openrlhf.engine_memory")
                 for policy, tokens in self.cached_tokens.items()
             ),
             f"main memory: {self.main_gb:.0f} GB on all machines together",
@@ -219,3 +218,9 @@ def judged(
 ) -> str:
     """The line, with what to lower where a card does not hold what it says."""
     return line if needed_gb <= card_gb else f"{line}: TOO MUCH, lower {remedy}"
+
+
+def kept_line(engine: str, tokens: int, longest: int, remedy: str) -> str:
+    """What an engine keeps of prompts and replies, with what to raise where that is not even one of full length."""
+    line = f"{engine} keeps {tokens:,} tokens, {tokens / longest:.1f} of full length"
+    return line if tokens >= longest else f"{line}: TOO FEW, raise {remedy}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from coachrl.config import OpenRLHFConfig
 from coachrl.errors import ConfigError
+from coachrl.text import counted
 
 _SHARE_STEP = 10_000  # Ray counts fractions of a GPU in steps of 0.0001
 
@@ -106,23 +108,34 @@ def plan_placement(
     references = _references(asked, models or {})
     width = settings.tensor_parallel
     if settings.colocate:
-        return replace(_colocated(settings, trainable, references), workers=workers)
-    engines = settings.engines if settings.engines is not None else max(1, settings.gpus // width)
-    policies = tuple(
-        PolicyPlacement(
-            policy=name,
-            trainers=settings.gpus if trained else 0,
-            references=settings.gpus if references.get(name) == name else 0,
-            slots=tuple(range(engines)),
-            tensor_parallel=width,
-            trainer_share=0.5 if references.get(name) == name else 1.0,
-            engine_share=1.0,
-            memory_fraction=settings.engine_memory,
-            reference_of=references.get(name),
+        slots = _shared_slots(settings, list(trainable))
+        crowds = Counter(slot for chosen in slots.values() for slot in chosen)
+        # Trainers of all policies sit on every GPU. What meets on a GPU shares it evenly.
+        claims = sum(trainable.values()) + len(set(references.values())) + max(crowds.values())
+        share = math.floor(_SHARE_STEP / claims) / _SHARE_STEP
+    else:
+        engines = settings.engines if settings.engines is not None else max(1, settings.gpus // width)
+        slots = dict.fromkeys(trainable, tuple(range(engines)))
+        crowds = Counter(range(engines))  # each policy's are GPUs of its own
+        share = 1.0
+    placed = []
+    for name, trained in trainable.items():
+        keeps_reference = references.get(name) == name
+        placed.append(
+            PolicyPlacement(
+                policy=name,
+                trainers=settings.gpus if trained else 0,
+                references=settings.gpus if keeps_reference else 0,
+                slots=slots[name],
+                tensor_parallel=width,
+                trainer_share=0.5 if keeps_reference and not settings.colocate else share,
+                engine_share=share,
+                memory_fraction=settings.engine_memory / max(crowds[slot] for slot in slots[name]),
+                reference_of=references.get(name),
+            )
         )
-        for name, trained in trainable.items()
-    )
-    return Placement(policies, False, sum(policy.trainers + policy.engine_gpus for policy in policies), workers)
+    gpus = settings.gpus if settings.colocate else sum(policy.trainers + policy.engine_gpus for policy in placed)
+    return Placement(tuple(placed), settings.colocate, gpus, workers)
 
 
 def _references(policies: Iterable[str], models: Mapping[str, str | Path]) -> dict[str, str]:
@@ -140,9 +153,8 @@ def _initial_weights(policy: str, models: Mapping[str, str | Path]) -> object:
     return folder.resolve() if "/" in name and folder.is_dir() else name
 
 
-def _colocated(settings: OpenRLHFConfig, trainable: Mapping[str, bool], references: Mapping[str, str]) -> Placement:
-    """Trainers of all policies sit on every GPU, engines on as many different ones as there are. What meets on a GPU
-    shares it evenly."""
+def _shared_slots(settings: OpenRLHFConfig, policies: list[str]) -> dict[str, tuple[int, ...]]:
+    """The places of each policy's engines, on as many different GPUs as there are."""
     gpus, width = settings.gpus, settings.tensor_parallel
     engines = settings.engines or 1
     if engines * width > gpus:
@@ -150,25 +162,7 @@ def _colocated(settings: OpenRLHFConfig, trainable: Mapping[str, bool], referenc
             f"openrlhf.colocate puts every engine beside a trainer, so {engines} engines of {width} GPUs each need "
             f"{engines * width} GPUs and openrlhf.gpus is {gpus}: lower openrlhf.engines or openrlhf.tensor_parallel"
         )
-    slots = _spread(list(trainable), gpus // width, settings.engines)
-    everyone = [slot for chosen in slots.values() for slot in chosen]
-    claims = sum(trainable.values()) + len(set(references.values())) + max(map(everyone.count, everyone))
-    share = math.floor(_SHARE_STEP / claims) / _SHARE_STEP
-    policies = tuple(
-        PolicyPlacement(
-            policy=name,
-            trainers=gpus if trains else 0,
-            references=gpus if references.get(name) == name else 0,
-            slots=slots[name],
-            tensor_parallel=width,
-            trainer_share=share,
-            engine_share=share,
-            memory_fraction=settings.engine_memory / max(everyone.count(slot) for slot in slots[name]),
-            reference_of=references.get(name),
-        )
-        for name, trains in trainable.items()
-    )
-    return Placement(policies, True, gpus)
+    return _spread(policies, gpus // width, settings.engines)
 
 
 def _spread(policies: list[str], places: int, engines: int | None) -> dict[str, tuple[int, ...]]:
@@ -186,11 +180,11 @@ def _spread(policies: list[str], places: int, engines: int | None) -> dict[str, 
 def _describe(placed: PolicyPlacement, colocated: bool) -> str:
     width = f" over {placed.tensor_parallel} GPUs" if placed.tensor_parallel > 1 else ""
     at = f" on GPU {_gpus_of(placed)}" if colocated else ""
-    parts = [f"{_count(placed.engines, 'engine')}{width}{at} with {placed.memory_fraction:.2f} of a GPU's memory"]
+    parts = [f"{counted(placed.engines, 'engine')}{width}{at} with {placed.memory_fraction:.2f} of a GPU's memory"]
     if placed.trainers:
-        parts.insert(0, _count(placed.trainers, "trainer"))
+        parts.insert(0, counted(placed.trainers, "trainer"))
     if placed.references:
-        parts.insert(1, _count(placed.references, "reference"))
+        parts.insert(1, counted(placed.references, "reference"))
     elif placed.reference_of is not None:
         parts.insert(1, f"the references of {placed.reference_of}")
     claim = f", {placed.engine_share:.4g} GPU a process" if colocated else ""
@@ -203,7 +197,3 @@ def _gpus_of(placed: PolicyPlacement) -> str:
     ends = [gpu for gpu in gpus if gpu + 1 not in gpus]
     begins = [gpu for gpu in gpus if gpu - 1 not in gpus]
     return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in zip(begins, ends, strict=True))
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -18,12 +18,7 @@ from coachrl.config import RunConfig
 from coachrl.errors import BackendError
 from coachrl.trainers.backends.openrlhf import remote
 from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
-from coachrl.trainers.backends.openrlhf.bindings import (
-    PolicyModelActor,
-    RayActorGroup,
-    ReferenceModelActor,
-    get_strategy,
-)
+from coachrl.trainers.backends.openrlhf.bindings import PolicyModelActor, RayActorGroup, get_strategy
 from coachrl.trainers.backends.openrlhf.cluster import answers, named, reason
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.rollout.balance import Shares, share_out
@@ -37,7 +32,7 @@ class Ranks:
         self, kind: Any, count: int, placed: PolicyPlacement, config: RunConfig, reserved: PlacementGroup, whose: str
     ) -> None:
         """Raises BackendError where the first process, whose address the others need, does not start."""
-        self._config, self._whose, self._lock = config, whose, threading.Lock()
+        self.placed, self.config, self._lock = placed, config, threading.Lock()
         role = "trainer" if kind is PolicyModelActor else "reference"
         try:
             self.group = RayActorGroup(1, count, kind, pg=reserved, num_gpus_per_actor=placed.trainer_share)
@@ -50,10 +45,11 @@ class Ranks:
     def handles(self) -> list[Any]:
         return list(self.group._actor_handlers)
 
-    def load(self, strategy: Any, model: Path, *arguments: Any) -> list[Any]:
-        """Load the weights of `model`, ready for `logprobs`."""
+    def load_model(self, model: Path, *arguments: Any) -> list[Any]:
+        """Load the weights of `model`, ready for `logprobs`. Ray's references, to wait for."""
+        strategy = get_strategy(openrlhf_arguments(self.config, self.placed))
         loading = self.group.async_init_model_from_pretrained(strategy, str(model), *arguments)
-        return loading + self.call(remote.use_response_logprobs, self._config.sampling.temperature)
+        return loading + self.call(remote.use_response_logprobs, self.config.sampling.temperature)
 
     def call(self, function: Any, *arguments: Any) -> list[Any]:
         """The same on every rank."""
@@ -69,16 +65,16 @@ class Ranks:
             ]
 
     def share_out(self, samples: Sequence[TrainSample]) -> Shares:
-        budget = self._config.openrlhf.micro_batch_tokens
+        budget = self.config.openrlhf.micro_batch_tokens
         return share_out([sample.length for sample in samples], len(self.handles), budget)
 
     def logprobs(self, samples: Sequence[TrainSample], policy: str, of_base: bool = False) -> list[NDArray[np.float32]]:
-        """Natural log-probabilities of every response token, (L,) for each sample of `policy`. of_base: of the model
-        without its adapter."""
+        """Natural log-probabilities of every response token, (L,) for each sample of one policy. They run by
+        themselves, so that its figures do not hang on who else asks; of threads that ask at once one comes after
+        another. of_base: of the model without its adapter."""
         shares = self.share_out(samples)
-        batches = [[tuple(samples[place] for place in batch) for batch in rank] for rank in shares.ranks]
-        references = self.call_each(remote.logprobs, [(batch, of_base) for batch in batches])
-        limit = self._config.openrlhf.answer_timeout_s
+        references = self.call_each(remote.logprobs, [(batches, of_base) for batches in shares.of(samples)])
+        limit = self.config.openrlhf.answer_timeout_s
         replies = answers(references, f"log-probabilities of policy {policy}", limit)
         places = [place for rank in shares.ranks for batch in rank for place in batch]
         found = dict(zip(places, itertools.chain.from_iterable(replies), strict=True))
@@ -87,34 +83,3 @@ class Ranks:
     def kill(self) -> None:
         for handle in self.handles:
             ray.kill(handle)
-
-
-class ReferenceGroup:
-    """The frozen weights that one policy or several began with.
-
-    placed: the policy beside whose trainers they sit. policies: all that ask them.
-    """
-
-    def __init__(
-        self,
-        placed: PolicyPlacement,
-        config: RunConfig,
-        reserved: PlacementGroup,
-        model: Path,
-        policies: Sequence[str],
-    ) -> None:
-        self._strategy, self._model = get_strategy(openrlhf_arguments(config, placed)), model
-        whose = f"policy {', '.join(policies)}"
-        self._ranks = Ranks(ReferenceModelActor, placed.references, placed, config, reserved, whose)
-
-    def start(self) -> list[Any]:
-        """Load the weights. Ray's references, to wait for."""
-        return self._ranks.load(self._strategy, self._model)
-
-    def logprobs(self, samples: Sequence[TrainSample], policy: str) -> list[NDArray[np.float32]]:
-        """log pi_ref of every response token, (L,) for each sample of one policy. They run by themselves, so that its
-        figures do not hang on who else asks; of threads that ask at once one comes after another."""
-        return self._ranks.logprobs(samples, policy)
-
-    def kill(self) -> None:
-        self._ranks.kill()

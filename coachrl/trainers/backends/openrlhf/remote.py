@@ -18,9 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from coachrl.trainers.backends.openrlhf import adapters
-from coachrl.trainers.backends.openrlhf.logprobs import ResponseLogprobs, pack
+from coachrl.trainers.backends.openrlhf.logprobs import ResponseLogprobs
 from coachrl.trainers.backends.openrlhf.resharding import load_resharded
 from coachrl.trainers.backends.torch.lora import write_adapter
+from coachrl.trainers.backends.torch.packed import pack
+from coachrl.trainers.samples import sample_alone
 from coachrl.types import TrainSample
 
 _ROUNDING = 0.1  # of log-probabilities in bfloat16, on average; what goes wrong moves them by ten times as much
@@ -121,18 +123,11 @@ def _made_up_samples(vocabulary: int) -> tuple[TrainSample, ...]:
     """Two of different lengths."""
     draw = np.random.default_rng(0)
     return tuple(
-        TrainSample(
-            policy="",
-            action_id=str(length),
-            episode_id="",
-            task_id="",
-            role="",
-            turn=0,
-            index=0,
-            prompt_ids_P=draw.integers(vocabulary, size=4),
-            response_ids_L=draw.integers(vocabulary, size=length),
-            old_logprobs_L=np.zeros(length, dtype=np.float32),
-            mask_L=np.ones(length, dtype=np.float32),
+        sample_alone(
+            str(length),
+            prompt_ids=draw.integers(vocabulary, size=4),
+            response_ids=draw.integers(vocabulary, size=length),
+            mask=np.ones(length),
         )
         for length in (12, 20)
     )

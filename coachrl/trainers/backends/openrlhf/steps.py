@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from coachrl.trainers.backends.base import advantages_of
-from coachrl.trainers.backends.openrlhf.logprobs import PackedBatch, pack
-from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
+from coachrl.trainers.backends.torch.loss import Loss, Totals
+from coachrl.trainers.backends.torch.packed import pack
 from coachrl.types import TrainSample
-
-Loss = Literal["ppo", "policy_gradient"]
 
 
 @dataclass(frozen=True)
@@ -30,64 +26,30 @@ class RankStep:
 def train_policy(actor: Any, steps: Sequence[RankStep], loss: Loss, clip_range: float) -> dict[str, float]:
     """One optimizer step after another. Statistics over the tokens of all ranks, named as the torch backend's."""
     torch.cuda.empty_cache()
-    engine, totals, norm = actor.actor.model, Totals(torch.cuda.current_device()), 0.0
+    device, engine, totals, norm = torch.cuda.current_device(), actor.actor.model, Totals(), 0.0
     actor.actor.train()
     for number, step in enumerate(steps):
         begin_step(engine, len(step.micro_batches))
         # DeepSpeed takes the mean over ranks and micro-batches.
         scale = engine.dp_world_size * len(step.micro_batches) / step.divisor
         for samples in step.micro_batches:
-            batch = pack(samples, torch.cuda.current_device())
+            batch = pack(samples, device)
             logprobs_N, entropy_N = actor.response_logprobs(engine, batch)
-            loss_sum = totals.add(batch, logprobs_N, entropy_N, step.divisor, loss, clip_range, first=number == 0)
+            loss_sum = totals.add(batch, logprobs_N, entropy_N, loss, clip_range, first=number == 0)
+            totals.sums["loss"] += float(loss_sum.detach() / step.divisor)
             engine.backward(loss_sum * scale)
             engine.step()
         norm += float(engine.get_global_grad_norm())
     torch.cuda.empty_cache()
+    add_other_ranks(totals, device)
     return {**totals.means(len(steps)), "grad_norm": norm / len(steps)}
 
 
-class Totals:
-    """Sums over the tokens of one rank, and means over those of all. The first step's gap between sampler and trainer
-    costs nothing: the weights are still those that were sampled with."""
-
-    NAMES = ("loss", "clip_fraction", "approx_kl", "entropy", "tokens", "sampler_trainer_logprob_gap", "first_tokens")
-
-    def __init__(self, device: Any) -> None:
-        self._sums = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
-
-    def add(
-        self,
-        batch: PackedBatch,
-        logprobs_N: Tensor,
-        entropy_N: Tensor,
-        divisor: float,
-        loss: Loss,
-        clip_range: float,
-        first: bool,
-    ) -> Tensor:
-        """The loss of one micro-batch, summed over its tokens."""
-        old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
-        advantages_N = batch.gather([advantages_of(sample) for sample in batch.samples])
-        clipped = torch.zeros(())
-        if loss == "ppo":
-            loss_sum, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, clip_range)
-        else:
-            loss_sum = weighted_nll_sum(logprobs_N, advantages_N)
-        with torch.no_grad():
-            gap_N = old_N - logprobs_N
-            found = [float(x) for x in (loss_sum / divisor, clipped, gap_N.sum(), entropy_N.sum(), len(gap_N))]
-            found += [float(gap_N.abs().sum()), float(len(gap_N))] if first else [0.0, 0.0]
-            self._sums += torch.tensor(found).to(self._sums)
-        return loss_sum
-
-    def means(self, steps: int) -> dict[str, float]:
-        """Of all ranks: each of them gets the same."""
-        torch.distributed.all_reduce(self._sums)
-        sums = dict(zip(self.NAMES, self._sums.tolist(), strict=True))
-        tokens, first_tokens = sums.pop("tokens"), sums.pop("first_tokens")
-        counts = {"loss": steps, "sampler_trainer_logprob_gap": first_tokens}
-        return {name: value / counts.get(name, tokens) for name, value in sums.items()}
+def add_other_ranks(totals: Totals, device: Any) -> None:
+    """All ranks together: each then has the sums of all."""
+    sums = torch.tensor(list(totals.sums.values()), dtype=torch.float64, device=device)
+    torch.distributed.all_reduce(sums)
+    totals.sums = dict(zip(totals.sums, sums.tolist(), strict=True))
 
 
 def begin_step(engine: Any, micro_batches: int) -> None:
@@ -142,8 +104,3 @@ def _finite_everywhere(tensors: list[Any]) -> bool:
     broken = torch.tensor(float(not all(found)), device=torch.cuda.current_device())
     torch.distributed.all_reduce(broken)
     return not broken.item()
-
-
-def weighs(sample: TrainSample) -> bool:
-    """Whether a sample has a gradient."""
-    return bool((advantages_of(sample) * sample.mask_L).any())

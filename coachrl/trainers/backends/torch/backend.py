@@ -14,8 +14,6 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +21,19 @@ import numpy as np
 import torch
 
 from coachrl.config import RunConfig
-from coachrl.errors import CheckpointError, ContextOverflow, PolicyError
+from coachrl.errors import CheckpointError, PolicyError
 from coachrl.pipelines.generation import token_listener
-from coachrl.trainers.backends.base import Samples
+from coachrl.text import first_line
+from coachrl.trainers.backends.base import Samples, check_room, tokenizer_of, with_logprobs
 from coachrl.trainers.backends.torch.engine.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.engine.linears import copy_weights, drop_weights
 from coachrl.trainers.backends.torch.footprint import offloads_optimizer
-from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, shared_prefix, token_logprobs
+from coachrl.trainers.backends.torch.logprobs import micro_batches, shared_prefix, token_logprobs
 from coachrl.trainers.backends.torch.lora import make_adaptable
+from coachrl.trainers.backends.torch.loss import Loss
 from coachrl.trainers.backends.torch.models import parameter_count
-from coachrl.trainers.backends.torch.policy import DTYPES, Loss, TrainablePolicy, load_generator
+from coachrl.trainers.backends.torch.policy import DTYPES, TrainablePolicy, load_generator
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
@@ -80,20 +80,12 @@ class PolicyTrainer(ABC):
     def _copy_weights(self) -> None:
         """Give what generates the weights that are trained."""
 
+    def _rest(self) -> None:  # noqa: B027  not all that generates has to
+        """Let what generates leave memory to the policies, which are about to compute. It comes back by itself."""
+
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
-        if policy not in self._tokenizers:
-            raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(self._tokenizers))}")
-        return self._tokenizers[policy]
-
-    def check_room(self, policy: str, prompt: int, reply: int) -> None:
-        """Raises ContextOverflow where a prompt and a reply of so many tokens do not fit."""
-        context = self.context_length(policy)
-        if prompt + reply > context:
-            raise ContextOverflow(
-                f"a prompt of {prompt} tokens and a reply of up to {reply} do not fit the context of {context} tokens "
-                f"of policy {policy}"
-            )
+        return tokenizer_of(self._tokenizers, policy)
 
     def context_length(self, policy: str) -> int:
         """Tokens that prompt and reply may have together."""
@@ -103,23 +95,17 @@ class PolicyTrainer(ABC):
         """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
         if not self._keeps_reference:
             return samples
-        models = {policy: self._frozen_model(self.tokenizer(policy).folder) for policy in samples}
-        found = {policy: self._logprobs(models[policy], group) for policy, group in samples.items()}
-        return {
-            policy: [replace(s, ref_logprobs_L=logprobs) for s, logprobs in zip(group, found[policy], strict=True)]
-            for policy, group in samples.items()
-        }
+        self._rest()
+        return with_logprobs(samples, "ref_logprobs_L", self._reference_logprobs)
 
     def with_trainer_logprobs(self, samples: Samples) -> Samples:
         """The same samples with `trainer_logprobs_L` filled; the sampler's for a policy that is not trained."""
-        found = {policy: self._trainer_logprobs(policy, group) for policy, group in samples.items()}
-        return {
-            policy: [replace(s, trainer_logprobs_L=logprobs) for s, logprobs in zip(group, found[policy], strict=True)]
-            for policy, group in samples.items()
-        }
+        self._rest()
+        return with_logprobs(samples, "trainer_logprobs_L", self._trainer_logprobs)
 
     def update(self, samples: Samples) -> dict[str, float]:
         """Train every trainable policy on its samples, one policy after another. Statistics: see `TrainablePolicy`."""
+        self._rest()
         stats: dict[str, float] = {}
         for policy, group in samples.items():
             self.tokenizer(policy)
@@ -156,6 +142,9 @@ class PolicyTrainer(ABC):
             self._weights_version = trained.load(folder / policy)
         self._copy_weights()
 
+    def _reference_logprobs(self, policy: str, samples: list[TrainSample]) -> list[np.ndarray]:
+        return self._logprobs(self._frozen_model(self.tokenizer(policy).folder), samples)
+
     def _trainer_logprobs(self, policy: str, samples: list[TrainSample]) -> list[np.ndarray]:
         if policy not in self._policies:
             return [sample.old_logprobs_L for sample in samples]
@@ -166,15 +155,11 @@ class PolicyTrainer(ABC):
     def _logprobs(self, model: Any, samples: list[TrainSample]) -> list[np.ndarray]:
         """log pi(t) of every response token, for each sample."""
         filled: dict[int, np.ndarray] = {}
-        for batches in by_role(
-            micro_batches(samples, self.config.torch.micro_batch_tokens, self.device, all_tokens=True)
-        ):
+        for batches in micro_batches(samples, self.config.torch.micro_batch_tokens, self.device, all_tokens=True):
             prefix = shared_prefix(model, batches)
             for batch in batches:
                 logprobs_N, _ = token_logprobs(model, batch, self.config.sampling.temperature, prefix)
-                lengths = [len(sample.response_ids_L) for sample in batch.samples]
-                for sample, part in zip(batch.samples, logprobs_N.cpu().split(lengths), strict=True):
-                    filled[id(sample)] = part.numpy()
+                filled |= zip(map(id, batch.samples), batch.split(logprobs_N), strict=True)
         return [filled[id(sample)] for sample in samples]
 
     def _offloads_optimizer(self, trained: Iterable[Path]) -> bool:
@@ -223,11 +208,8 @@ class TorchBackend(PolicyTrainer):
         RuntimeError between `update` and `sync_weights`."""
         if not self._synced:
             raise RuntimeError("weights were updated: sync_weights comes before the next reply")
-        self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
-        request, heard = Request(tuple(prompt_ids), sampling), token_listener()
-        if heard is not None:
-            request = replace(request, told=partial(tell_in, asyncio.get_running_loop(), heard))
-        return await self._batcher.submit(policy, request)
+        check_room(policy, len(prompt_ids), sampling.max_new_tokens, self.context_length(policy))
+        return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling, told=token_teller()))
 
     def update(self, samples: Samples) -> dict[str, float]:
         """As of `PolicyTrainer`. Nothing generates until `sync_weights`."""
@@ -253,9 +235,17 @@ class TorchBackend(PolicyTrainer):
         self._synced = True
 
 
-def tell_in(loop: asyncio.AbstractEventLoop, heard: Callable[..., None], token: int) -> None:
-    """Tell a listener of `loop` a token, from the thread that draws."""
-    loop.call_soon_threadsafe(heard, token)
+def token_teller() -> Callable[[int], None] | None:
+    """Tells whoever listens to the reply that is asked for here a token, from the thread that draws; None where nobody
+    does."""
+    heard, loop = token_listener(), asyncio.get_running_loop()
+    if heard is None:
+        return None
+
+    def tell(token: int) -> None:
+        loop.call_soon_threadsafe(heard, token)
+
+    return tell
 
 
 def release_free_memory() -> None:
@@ -275,5 +265,5 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise PolicyError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+        raise PolicyError(f"device {name!r} cannot be used here: {first_line(error)}") from error
     return device

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from coachrl.errors import PolicyError
 from coachrl.resources import cache_folder
 from coachrl.text import first_line
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.attention import PackedRows
+from coachrl.trainers.backends.torch.gradient_checkpointing import layers_of
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def compile_layers(model: Any, folder: Path, precision: Callable[[], AbstractCon
 
     Raises PolicyError where the model has no such layers, there is no working compiler, or the results differ.
     """
-    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    layers = layers_of(model)
     if not layers or not attention.is_used_by(model):
         raise PolicyError(f"model {folder}: torch.compile is not supported by {type(model).__name__}: set it to false")
     with torch.no_grad():

@@ -1,11 +1,16 @@
-"""Libraries written in Rust have an error of their own for what the system says of a disk; here it is the system's."""
+"""Model folders on a disk that may refuse them. Libraries written in Rust have an error of their own for what the
+system says of a disk; here it is the system's."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from coachrl.errors import PolicyError
+from coachrl.jsonl import folder_aside
 
 _SYSTEMS_NUMBER = re.compile(r"\(os error ([0-9]{1,4})\)")
 
@@ -20,3 +25,16 @@ def as_the_system_has_them() -> Iterator[None]:
         if isinstance(error, OSError) or number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+
+
+def write_into_cache(model: str, folder: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill the folder of a model in the user's cache. Two processes may race: each writes its own folder
+    aside, the first rename wins, the other is thrown away. Raises PolicyError where the disk does not take it."""
+    try:
+        with folder_aside(folder, may_exist=True) as aside, as_the_system_has_them():
+            write(aside)
+    except OSError as error:
+        raise PolicyError(
+            f"cannot write model {model} under {folder.parent}: {error.strerror}; set COACHRL_CACHE to a folder that "
+            "can be written"
+        ) from error

@@ -23,7 +23,7 @@ from coachrl.errors import PolicyError
 
 def check_support(model: Any, folder: Path) -> None:
     """Raises PolicyError where the model's layers cannot be computed again."""
-    if not _layers(model):
+    if not layers_of(model):
         raise PolicyError(
             f"model {folder}: torch.gradient_checkpointing is not supported by {type(model).__name__}: set it to false"
         )
@@ -56,9 +56,10 @@ def _checkpoint_in_context(layer: Callable[..., Any], *inputs: Any) -> Any:
 
 def _tell_training(model: Any, training: bool) -> None:
     """Of the layers themselves, not of what is in them."""
-    for layer in _layers(model):
+    for layer in layers_of(model):
         layer.training = training
 
 
-def _layers(model: Any) -> list[GradientCheckpointingLayer]:
+def layers_of(model: Any) -> list[GradientCheckpointingLayer]:
+    """A transformers model's layers, where they are such that can be computed again."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import DynamicCache
 
@@ -18,40 +16,17 @@ from coachrl.trainers.backends.torch import gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.attention import KeyValues, PackedRows, Prefix
 from coachrl.trainers.backends.torch.engine.decode import prefix_to_share
+from coachrl.trainers.backends.torch.packed import PackedBatch, pack
 from coachrl.types import TrainSample
 
 _HEAD_ELEMENTS = 2**25  # logits that exist at once; over a large vocabulary they are most of a step's memory
 
 
-@dataclass(frozen=True)
-class MicroBatch:
-    """Samples of like length, side by side, padded on the right: a causal model's real tokens never see the padding.
-
-    prefix_1S: S tokens that all prompts begin with, to be run once; S may be 0. ids_BT: the rest of each sample, of
-    `lengths` tokens.
-    rows_N, columns_N: where in that rest the model predicts each of the N selected response tokens; targets_N: those
-    tokens. N runs over the samples in order, then over their selected tokens.
-    """
-
-    samples: tuple[TrainSample, ...]
-    selected: tuple[NDArray[np.bool_], ...]
-    prefix_1S: Tensor
-    ids_BT: Tensor
-    lengths: tuple[int, ...]
-    rows_N: Tensor
-    columns_N: Tensor
-    targets_N: Tensor
-
-    def gather(self, arrays: Sequence[NDArray[np.float32]]) -> Tensor:
-        """Values (N,) of the selected tokens, from one array (L,) for each sample."""
-        values = [array[chosen] for array, chosen in zip(arrays, self.selected, strict=True)]
-        return torch.from_numpy(np.concatenate(values).astype(np.float32)).to(self.ids_BT.device)
-
-
 def micro_batches(
     samples: Sequence[TrainSample], max_tokens: int, device: torch.device, all_tokens: bool = False
-) -> Iterator[MicroBatch]:
-    """`samples` sorted by role and length, cut so that a batch runs at most `max_tokens` padded tokens (or one sample).
+) -> Iterator[list[PackedBatch]]:
+    """The batches of each role, whose prompts have one prefix. `samples` are sorted by length, and cut so that a batch
+    runs at most `max_tokens` tokens if all its samples are as long as the longest (or one sample).
 
     What all prompts of a role begin with (a system prompt, examples) counts once in each batch, for it is run once.
     The selected tokens are those of mask 1, or every response token with `all_tokens`.
@@ -61,13 +36,12 @@ def micro_batches(
     for _, group in groupby(ordered, key=lambda sample: sample.role):
         members = list(group)
         shared = prefix_to_share([sample.prompt_ids_P.tolist() for sample in members])
-        batch: list[TrainSample] = []
+        batches: list[list[TrainSample]] = [[]]
         for sample in members:
-            if batch and shared + (len(batch) + 1) * (batch[0].length - shared) > max_tokens:
-                yield _micro_batch(batch, shared, device, all_tokens)
-                batch = []
-            batch.append(sample)
-        yield _micro_batch(batch, shared, device, all_tokens)
+            if batches[-1] and shared + (len(batches[-1]) + 1) * (batches[-1][0].length - shared) > max_tokens:
+                batches.append([])
+            batches[-1].append(sample)
+        yield [pack(batch, device, all_tokens, shared) for batch in batches]
 
 
 class SharedPrefix:
@@ -104,18 +78,13 @@ class SharedPrefix:
             torch.autograd.backward(outputs, gradients)
 
 
-def by_role(batches: Iterable[MicroBatch]) -> Iterator[list[MicroBatch]]:
-    """Micro-batches that have one prefix."""
-    return (list(group) for _, group in groupby(batches, key=lambda batch: batch.samples[0].role))
-
-
-def shared_prefix(model: Any, batches: Sequence[MicroBatch]) -> SharedPrefix | None:
+def shared_prefix(model: Any, batches: Sequence[PackedBatch]) -> SharedPrefix | None:
     """The prefix of these micro-batches of one role; None where the model runs by padded batches."""
     return SharedPrefix(model, batches[0].prefix_1S) if attention.is_used_by(model) else None
 
 
 def token_logprobs(
-    model: Any, batch: MicroBatch, temperature: float = 1.0, prefix: SharedPrefix | None = None
+    model: Any, batch: PackedBatch, temperature: float = 1.0, prefix: SharedPrefix | None = None
 ) -> tuple[Tensor, Tensor]:
     """Natural log-probabilities (N,) of the batch's selected tokens, and the entropies (N,) of their distributions:
     softmax(logits / temperature), which is what they were drawn from.
@@ -126,10 +95,13 @@ def token_logprobs(
     """
     if attention.is_used_by(model):
         states = prefix.states() if prefix else attention.read_prefix(model, batch.prefix_1S)
-        hidden_ND = _packed_hidden_states(model, batch, states)
+        with attention.use(PackedRows(batch.lengths, states, batch.ids_1T.device)):
+            output = model.base_model(input_ids=batch.ids_1T, position_ids=batch.positions_1T, use_cache=False)
+        hidden_TD = output.last_hidden_state[0]
     else:
-        hidden_ND = _padded_hidden_states(model, batch)
+        hidden_TD = _padded_hidden_states(model, batch)
     head = model.get_output_embeddings()
+    hidden_ND = hidden_TD.index_select(0, batch.places_N)
     return head_logprobs(head, head.out_features, hidden_ND, batch.targets_N, temperature)
 
 
@@ -148,37 +120,31 @@ def head_logprobs(
     return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
 
-def _packed_hidden_states(model: Any, batch: MicroBatch, prefix: Prefix) -> Tensor:
-    """Of the selected tokens, (N, D). All rows run as one, without padding."""
-    device = batch.ids_BT.device
-    lengths_B = torch.tensor(batch.lengths, device=device)
-    columns_T = torch.arange(batch.ids_BT.shape[1], device=device)
-    real_BT = columns_T < lengths_B[:, None]
-    places_BT = (columns_T + batch.prefix_1S.shape[1]).expand_as(real_BT)
-    with attention.use(PackedRows(batch.lengths, prefix, device)):
-        output = model.base_model(
-            input_ids=batch.ids_BT[real_BT][None], position_ids=places_BT[real_BT][None], use_cache=False
-        )
-    begins_B = lengths_B.cumsum(0) - lengths_B
-    return output.last_hidden_state[0].index_select(0, begins_B[batch.rows_N] + batch.columns_N)
-
-
-def _padded_hidden_states(model: Any, batch: MicroBatch) -> Tensor:
-    """The same for architectures that are not proven. No mask is needed: padding comes after every real token."""
+def _padded_hidden_states(model: Any, batch: PackedBatch) -> Tensor:
+    """As rows of a rectangle, padded on the right, for architectures that shared-prefix attention is not proven for. No
+    mask is needed: padding comes after every real token."""
+    rows = batch.ids_1T[0].split(batch.lengths)
+    ids_BT = pad_sequence(rows, batch_first=True)
+    prefix_BS = batch.prefix_1S.expand(len(rows), -1)
+    shared = prefix_BS.shape[1]
     if gradient_checkpointing.keeps_inputs_only(model):  # a prefix's cache is not for its layers: each row has its own
-        shared = batch.prefix_1S.shape[1]
-        whole_BT = torch.cat([batch.prefix_1S.expand(len(batch.samples), -1), batch.ids_BT], dim=1)
-        output = model.base_model(input_ids=whole_BT, use_cache=False)
-        return output.last_hidden_state[batch.rows_N, batch.columns_N + shared]
-    cache: Any = None
-    if batch.prefix_1S.shape[1]:
-        cache = DynamicCache()
-        model.base_model(input_ids=batch.prefix_1S, past_key_values=cache, use_cache=True)
-        for layer in cache.layers:  # views: the gradients of all rows add up in the one prefix
-            layer.keys = layer.keys.expand(len(batch.samples), -1, -1, -1)
-            layer.values = layer.values.expand(len(batch.samples), -1, -1, -1)
-    output = model.base_model(input_ids=batch.ids_BT, past_key_values=cache, use_cache=cache is not None)
-    return output.last_hidden_state[batch.rows_N, batch.columns_N]
+        ids_BT = torch.cat([prefix_BS, ids_BT], dim=1)
+        hidden_BTD = model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state[:, shared:]
+    else:
+        cache = _cached_prefix(model, batch.prefix_1S, len(rows)) if shared else None
+        output = model.base_model(input_ids=ids_BT, past_key_values=cache, use_cache=cache is not None)
+        hidden_BTD = output.last_hidden_state
+    return torch.cat([hidden_TD[:length] for hidden_TD, length in zip(hidden_BTD, batch.lengths, strict=True)])
+
+
+def _cached_prefix(model: Any, prefix_1S: Tensor, rows: int) -> Any:
+    """Keys and values of the prefix for each row: views, so that the gradients of all add up in the one prefix."""
+    cache: Any = DynamicCache()
+    model.base_model(input_ids=prefix_1S, past_key_values=cache, use_cache=True)
+    for layer in cache.layers:
+        layer.keys = layer.keys.expand(rows, -1, -1, -1)
+        layer.values = layer.values.expand(rows, -1, -1, -1)
+    return cache
 
 
 def plain_head(model: Any) -> bool:
@@ -188,28 +154,6 @@ def plain_head(model: Any) -> bool:
         logits = model(input_ids=ids, use_cache=False).logits
         hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
         return bool(torch.allclose(model.get_output_embeddings()(hidden).float(), logits.float(), rtol=1e-2, atol=1e-2))
-
-
-def _micro_batch(samples: list[TrainSample], shared: int, device: torch.device, all_tokens: bool) -> MicroBatch:
-    ids = np.zeros((len(samples), max(sample.length for sample in samples) - shared), dtype=np.int64)
-    rows, columns, targets, selected = [], [], [], []
-    for row, sample in enumerate(samples):
-        prompt = len(sample.prompt_ids_P) - shared
-        ids[row, : sample.length - shared] = np.concatenate([sample.prompt_ids_P[shared:], sample.response_ids_L])
-        chosen = np.ones(len(sample.response_ids_L), dtype=np.bool_) if all_tokens else sample.mask_L > 0
-        places = np.flatnonzero(chosen)
-        rows.append(np.full(len(places), row))
-        columns.append(places + prompt - 1)  # the token before predicts
-        targets.append(sample.response_ids_L[places])
-        selected.append(chosen)
-    return MicroBatch(
-        tuple(samples),
-        tuple(selected),
-        torch.from_numpy(samples[0].prompt_ids_P[None, :shared].astype(np.int64)).to(device),
-        torch.from_numpy(ids).to(device),
-        tuple(sample.length - shared for sample in samples),
-        *(torch.from_numpy(np.concatenate(part).astype(np.int64)).to(device) for part in (rows, columns, targets)),
-    )
 
 
 def _logprobs_of_block(

@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.seeding import derive_seed
+from coachrl.text import first_line
 from coachrl.trainers.backends.torch.engine.linears import PackedLinear
 from coachrl.trainers.backends.torch.models import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
@@ -80,8 +81,7 @@ class Adapter:
                 for name, matrix in adapter.parameters().items():
                     matrix.copy_(saved[name])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise CheckpointError(f"adapter {folder}: it does not belong to its model: {reason}") from error
+            raise CheckpointError(f"adapter {folder}: it does not belong to its model: {first_line(error)}") from error
         return adapter
 
     def save(self, folder: Path, base: Path) -> None:

@@ -1,9 +1,79 @@
-"""Policy losses, on tensors alone. They know no model, no optimizer and no algorithm of credit."""
+"""Policy losses and their statistics, and the samples of each optimizer step. No model, no optimizer and no algorithm
+of credit is known here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from coachrl.config import TrainConfig
+from coachrl.trainers.backends.base import advantages_of, weighs
+from coachrl.trainers.backends.torch.packed import PackedBatch
+from coachrl.types import TrainSample
+
+Loss = Literal["ppo", "policy_gradient", "nll"]
+"""ppo: clipped, token mean. policy_gradient: weighted log-likelihood, mean over samples. nll: the same, token mean, for
+supervised training."""
+
+
+def optimizer_steps(
+    samples: Sequence[TrainSample], settings: TrainConfig, loss: Loss, shuffled: Callable[[int], NDArray[np.int64]]
+) -> Iterator[tuple[list[TrainSample], float]]:
+    """For each optimizer step of an update the samples that have a gradient, and what the sum of losses is divided
+    by: the tokens of its minibatch, or the samples. Those without weight are not run, but count in the mean; a step in
+    which none has weight is left out. shuffled: an order of so many samples, asked for as each epoch begins."""
+    size = settings.ppo_mini_batch_size or len(samples)
+    for _ in range(settings.ppo_epochs):
+        order = shuffled(len(samples))
+        for begin in range(0, len(order), max(size, 1)):
+            minibatch = [samples[place] for place in order[begin : begin + size]]
+            weighing = [sample for sample in minibatch if weighs(sample)]
+            tokens = float(sum(sample.mask_L.sum() for sample in minibatch))
+            if weighing:
+                yield weighing, float(len(minibatch)) if loss == "policy_gradient" else tokens
+
+
+class Totals:
+    """Sums over the trained tokens of an update, and means of them. The gap between sampler and trainer is that of the
+    first optimizer step, which costs nothing: the weights are still those that were sampled with."""
+
+    NAMES = ("loss", "clip_fraction", "approx_kl", "entropy", "tokens", "sampler_trainer_logprob_gap", "first_tokens")
+
+    def __init__(self) -> None:
+        self.sums = dict.fromkeys(self.NAMES, 0.0)
+
+    def add(
+        self, batch: PackedBatch, logprobs_N: Tensor, entropy_N: Tensor, loss: Loss, clip_range: float, first: bool
+    ) -> Tensor:
+        """The loss of one batch, summed over its tokens. Its part of the sum of losses is added by who divides it."""
+        old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
+        advantages_N = batch.gather([advantages_of(sample) for sample in batch.samples])
+        if loss == "ppo":
+            loss_sum, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, clip_range)
+            self.sums["clip_fraction"] += float(clipped)
+        else:
+            loss_sum = weighted_nll_sum(logprobs_N, advantages_N)
+        with torch.no_grad():
+            gap_N = old_N - logprobs_N
+            self.sums["approx_kl"] += float(gap_N.sum())
+            self.sums["entropy"] += float(entropy_N.sum())
+            self.sums["tokens"] += len(gap_N)
+            if first:
+                self.sums["sampler_trainer_logprob_gap"] += float(gap_N.abs().sum())
+                self.sums["first_tokens"] += len(gap_N)
+        return loss_sum
+
+    def means(self, steps: int) -> dict[str, float]:
+        """Over the tokens, and of the loss over `steps`; without what there are no tokens of."""
+        sums = dict(self.sums)
+        tokens, first_tokens = sums.pop("tokens"), sums.pop("first_tokens")
+        counts = {"loss": steps, "sampler_trainer_logprob_gap": first_tokens}
+        return {name: value / counts.get(name, tokens) for name, value in sums.items() if counts.get(name, tokens)}
 
 
 def ppo_loss_sum(

@@ -8,9 +8,11 @@ import math
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 from coachrl.errors import PolicyError
 from coachrl.resources import quiet_hub
+from coachrl.text import first_line
 from coachrl.trainers.backends.torch import smollm2, tiny_random
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -55,6 +57,16 @@ def model_folder(model: str | Path) -> Path:
             f"model {name}: no such folder{hint} (a model is {bundled}, a Hugging Face folder, or owner/name)"
         )
     return _from_hub(name)
+
+
+def read_config(folder: Path) -> Any:
+    """The configuration of the model in `folder`, as transformers reads it. Raises PolicyError."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise PolicyError(f"model {folder}: its config.json cannot be read: {error}") from error
 
 
 def parameter_count(model: str | Path) -> int | None:
@@ -116,5 +128,6 @@ def _from_hub(name: str) -> Path:
         with quiet_hub():
             return Path(snapshot_download(name, allow_patterns=_MODEL_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise PolicyError(f"model {name}: neither a folder here nor to be had from the hub ({reason})") from error
+        raise PolicyError(
+            f"model {name}: neither a folder here nor to be had from the hub ({first_line(error)})"
+        ) from error

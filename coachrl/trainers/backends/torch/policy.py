@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,23 +22,22 @@ from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.resources import cache_folder
 from coachrl.text import first_line
-from coachrl.trainers.backends.base import ADAM_BETAS, advantages_of
+from coachrl.trainers.backends.base import ADAM_BETAS
 from coachrl.trainers.backends.torch import compiled, disk_errors, gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import linears
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 from coachrl.trainers.backends.torch.logprobs import (
-    MicroBatch,
     SharedPrefix,
-    by_role,
     micro_batches,
     plain_head,
     shared_prefix,
     token_logprobs,
 )
 from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable, merged_weights
-from coachrl.trainers.backends.torch.loss import ppo_loss_sum, weighted_nll_sum
+from coachrl.trainers.backends.torch.loss import Loss, Totals, optimizer_steps
 from coachrl.trainers.backends.torch.models import ADAPTER_WEIGHTS, copy_tokenizer, model_folder
 from coachrl.trainers.backends.torch.offload import MomentsInFile
+from coachrl.trainers.backends.torch.packed import PackedBatch
 from coachrl.trainers.backends.torch.saved_state import count, fits, is_finite
 from coachrl.types import TrainSample
 
@@ -48,11 +47,6 @@ _ADAPTERS = "adapters.safetensors"
 
 Precision = Literal["bfloat16", "float32"]
 DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-
-
-Loss = Literal["ppo", "policy_gradient", "nll"]
-"""ppo: clipped, token mean. policy_gradient: weighted log-likelihood, mean over samples. nll: the same, token mean, for
-supervised training."""
 
 
 def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
@@ -171,41 +165,31 @@ class TrainablePolicy:
         A step whose gradient is not finite is left out and counted in `skipped`. A micro-batch that does not fit into
         memory is left out; `out_of_memory` is the share of samples that were.
         """
-        totals: defaultdict[str, float] = defaultdict(float)
+        update = _Update()
         samples = [sample for sample in samples if sample.mask_L.any()]
-        for minibatch in self._minibatches(samples):
-            weighing = [sample for sample in minibatch if np.any(advantages_of(sample) * sample.mask_L)]
-            if weighing:
-                with self.in_use(), gradient_checkpointing.recomputed(self.model, self._torch.gradient_checkpointing):
-                    self._step(minibatch, weighing, totals)
+        for weighing, divisor in optimizer_steps(samples, self._train, self._loss, self._shuffled):
+            with self.in_use(), gradient_checkpointing.recomputed(self.model, self._torch.gradient_checkpointing):
+                self._step(weighing, divisor, update)
         if self._moments is not None:
             self._moments.let_go()
-        if not totals:
+        if not update.steps:
             return {}
-        tokens, steps = totals["tokens"], totals["steps"]
-        taken = steps - totals["skipped"]
-        unheld = {"out_of_memory": totals["unheld"] / totals["weighing"]} if totals["unheld"] else {}
-        if not tokens:  # nothing fitted into memory
-            return {"skipped": totals["skipped"], **unheld}
-        return {
-            **unheld,
-            "loss": totals["loss"] / steps,
-            "approx_kl": totals["approx_kl"] / tokens,
-            "clip_fraction": totals["clipped"] / tokens,
-            "entropy": totals["entropy"] / tokens,
-            # None of the first step's samples may have fitted into memory, and every step may have been left out.
-            **({"sampler_trainer_logprob_gap": totals["gap"] / totals["gap_tokens"]} if totals["gap_tokens"] else {}),
-            **({"grad_norm": totals["grad_norm"] / taken} if taken else {}),
-            "skipped": totals["skipped"],
-            "tokens": float(sum(sample.mask_L.sum() for sample in samples)),
-            **reference_kl(samples),
-        }
+        stats = {"skipped": float(update.skipped)}
+        if update.unheld:
+            stats["out_of_memory"] = update.unheld / update.weighing
+        if not update.totals.sums["tokens"]:  # nothing fitted into memory
+            return stats
+        stats |= update.totals.means(update.steps)
+        if update.steps > update.skipped:
+            stats["grad_norm"] = update.grad_norm / (update.steps - update.skipped)
+        stats["tokens"] = float(sum(sample.mask_L.sum() for sample in samples))
+        return stats | reference_kl(samples)
 
     @torch.no_grad()
     def mean_nll(self, samples: Sequence[TrainSample]) -> float:
         """Mean of -log pi over all tokens of mask 1; NaN where there are none."""
         total, tokens = 0.0, 0
-        for batches in by_role(micro_batches(samples, self._torch.micro_batch_tokens, self.device)):
+        for batches in micro_batches(samples, self._torch.micro_batch_tokens, self.device):
             with self._precision(), self.in_use():
                 prefix = shared_prefix(self.model, batches)
                 for batch in batches:
@@ -279,96 +263,61 @@ class TrainablePolicy:
         saved = load_file(folder / (ADAPTER_WEIGHTS if self._shares_base else _ADAPTERS), device=str(self.device))
         return [saved[name] for name in self._trained]
 
-    def _minibatches(self, samples: list[TrainSample]) -> Iterator[list[TrainSample]]:
-        size = self._train.ppo_mini_batch_size or len(samples)
-        for _ in range(self._train.ppo_epochs):
-            # Seeded by the step, not by a generator's state: a resumed run shuffles alike.
-            order = np.random.default_rng([self._seed, self.steps]).permutation(len(samples))
-            chosen = [samples[i] for i in order]
-            yield from (chosen[begin : begin + size] for begin in range(0, len(chosen), max(size, 1)))
+    def _shuffled(self, count: int) -> NDArray[np.int64]:
+        """Seeded by the step, not by a generator's state: a resumed run shuffles alike."""
+        return np.random.default_rng([self._seed, self.steps]).permutation(count)
 
-    def _step(self, minibatch: list[TrainSample], weighing: list[TrainSample], totals: defaultdict[str, float]) -> None:
-        """One optimizer step. Samples of zero advantage have no gradient and are not run; they count in the mean."""
-        token_count = float(sum(sample.mask_L.sum() for sample in minibatch))
-        divisor = len(minibatch) if self._loss == "policy_gradient" else token_count
-        first = totals["steps"] == 0
+    def _step(self, weighing: list[TrainSample], divisor: float, update: _Update) -> None:
         whole = all(
-            self._add_gradient(batches, divisor, first, totals)
-            for batches in by_role(micro_batches(weighing, self._torch.micro_batch_tokens, self.device))
+            self._add_gradient(batches, divisor, update)
+            for batches in micro_batches(weighing, self._torch.micro_batch_tokens, self.device)
         )
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained.values(), self._train.max_grad_norm))
-        totals["steps"] += 1
-        totals["weighing"] += len(weighing)
+        update.steps += 1
+        update.weighing += len(weighing)
         if np.isfinite(norm) and whole:
             self._optimizer.step()
             self.steps += 1
-            totals["grad_norm"] += norm
+            update.grad_norm += norm
         else:
             why = "its gradient is not finite" if whole else "memory ran out in the middle of its gradient"
             log.warning("step %d left out: %s", self.steps, why)
-            totals["skipped"] += 1
+            update.skipped += 1
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _add_gradient(
-        self, batches: list[MicroBatch], divisor: float, first: bool, totals: defaultdict[str, float]
-    ) -> bool:
+    def _add_gradient(self, batches: list[PackedBatch], divisor: float, update: _Update) -> bool:
         """Add the gradient of micro-batches with one prefix. False where memory ran out in the middle of a backward
         pass, which leaves a part of its gradient behind."""
         everything = sum(len(batch.samples) for batch in batches)
         held = 0
-        with _leaving_out(everything, totals) as attempt, self._precision():
+        with _leaving_out(everything, update) as attempt, self._precision():
             prefix = shared_prefix(self.model, batches)
-            attempt.succeeded = True
         if not attempt.succeeded:
             return True
         for batch in batches:
-            begun = False
-            with _leaving_out(len(batch.samples), totals) as attempt:
-                loss = self._forward(batch, divisor, first, totals, prefix)
-                begun = True
+            with _leaving_out(len(batch.samples), update) as forward:
+                loss = self._forward(batch, divisor, update, prefix)
+            if not forward.succeeded:
+                continue
+            with _leaving_out(len(batch.samples), update) as backward:
                 (loss / divisor).backward()
-                attempt.succeeded = True
-            if begun and not attempt.succeeded:
+            if not backward.succeeded:
                 return False
-            held += len(batch.samples) if attempt.succeeded else 0
+            held += len(batch.samples)
         if prefix is None or not held:
             return True
-        with _leaving_out(held, totals) as attempt:
+        with _leaving_out(held, update) as attempt:
             prefix.backward()
-            attempt.succeeded = True
         return attempt.succeeded
 
-    def _forward(
-        self,
-        batch: MicroBatch,
-        divisor: float,
-        first: bool,
-        totals: defaultdict[str, float],
-        prefix: SharedPrefix | None,
-    ) -> Tensor:
-        """The loss of one micro-batch, summed; its statistics are added to `totals`."""
+    def _forward(self, batch: PackedBatch, divisor: float, update: _Update, prefix: SharedPrefix | None) -> Tensor:
+        """The loss of one micro-batch, summed; its statistics are added to the update's."""
         with self._precision():
             logprobs_N, entropy_N = token_logprobs(self.model, batch, self._temperature, prefix)
-        old_N = batch.gather([sample.old_logprobs_L for sample in batch.samples])
-        loss, clipped = self._loss_sum(batch, logprobs_N, old_N)
-        with torch.no_grad():
-            gap_N = old_N - logprobs_N
-            totals["loss"] += float(loss) / divisor
-            totals["clipped"] += clipped
-            totals["approx_kl"] += float(gap_N.sum())
-            totals["entropy"] += float(entropy_N.sum())
-            totals["tokens"] += len(gap_N)
-            if first:
-                totals["gap"] += float(gap_N.abs().sum())
-                totals["gap_tokens"] += len(gap_N)
+        clip = self._train.clip_range
+        loss = update.totals.add(batch, logprobs_N, entropy_N, self._loss, clip, first=update.steps == 0)
+        update.totals.sums["loss"] += float(loss.detach()) / divisor
         return loss
-
-    def _loss_sum(self, batch: MicroBatch, logprobs_N: Tensor, old_N: Tensor) -> tuple[Tensor, float]:
-        advantages_N = batch.gather([advantages_of(sample) for sample in batch.samples])
-        if self._loss == "ppo":
-            loss, clipped = ppo_loss_sum(logprobs_N, old_N, advantages_N, self._train.clip_range)
-            return loss, float(clipped)
-        return weighted_nll_sum(logprobs_N, advantages_N), 0.0
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._torch.precision == "bfloat16")
@@ -381,21 +330,35 @@ def reference_kl(samples: Sequence[TrainSample]) -> dict[str, float]:
 
 
 @dataclass
+class _Update:
+    """What is counted while an update runs. steps: begun; of them `skipped`. weighing: samples that have a gradient; of
+    them `unheld` did not fit into memory. grad_norm: the sum over steps that were taken."""
+
+    totals: Totals = field(default_factory=Totals)
+    steps: int = 0
+    skipped: int = 0
+    weighing: int = 0
+    unheld: int = 0
+    grad_norm: float = 0.0
+
+
+@dataclass
 class _Attempt:
     succeeded: bool = False
 
 
 @contextmanager
-def _leaving_out(samples: int, totals: defaultdict[str, float]) -> Iterator[_Attempt]:
-    """Counts samples as `unheld` where what is done inside runs out of memory."""
+def _leaving_out(samples: int, update: _Update) -> Iterator[_Attempt]:
+    """Counts samples as `unheld` where what is done inside runs out of memory, and so does not succeed."""
     attempt = _Attempt()
     try:
         yield attempt
+        attempt.succeeded = True
     except (RuntimeError, MemoryError) as error:
         if not _out_of_memory(error):
             raise
         log.warning("%d samples did not fit into memory and are left out", samples)
-        totals["unheld"] += samples
+        update.unheld += samples
 
 
 def _out_of_memory(error: RuntimeError | MemoryError) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from coachrl.config import RunConfig, SftConfig, TrainConfig
 from coachrl.errors import ConfigError, PolicyError, TaskError
 from coachrl.jsonl import folder_aside
 from coachrl.parsing import json_lines, read_text
+from coachrl.pipelines.generation import Message
 from coachrl.text import brief
-from coachrl.trainers.backends.base import Message
 from coachrl.trainers.backends.torch.backend import pick_device
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.trainers.samples import sample_alone
 from coachrl.types import TrainSample
 
 _ROLES = ("system", "user", "assistant")
@@ -88,21 +90,8 @@ def encode_conversation(messages: Sequence[Message], tokenizer: ChatTokenizer, n
             break
         ids = tokenizer.continue_chat(ids, reply, [messages[place + 1]])
         mask += [0.0] * (len(ids) - len(prompt) - len(mask))
-    response = ids[len(prompt) :]
-    return TrainSample(
-        policy="sft",
-        action_id=name,
-        episode_id=name,
-        task_id=name,
-        role="assistant",
-        turn=0,
-        index=0,
-        prompt_ids_P=np.array(prompt, dtype=np.int64),
-        response_ids_L=np.array(response, dtype=np.int64),
-        old_logprobs_L=np.zeros(len(response), dtype=np.float32),
-        mask_L=np.array(mask, dtype=np.float32),
-        advantages_L=np.ones(len(response), dtype=np.float32),
-    )
+    sample = sample_alone(name, prompt, ids[len(prompt) :], mask)
+    return replace(sample, advantages_L=np.ones(len(mask), dtype=np.float32))
 
 
 def learning_rate_at(step: int, total_steps: int, settings: SftConfig) -> float:

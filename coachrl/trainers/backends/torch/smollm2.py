@@ -10,6 +10,7 @@ import importlib.util
 import json
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coachrl.errors import PackageMissing, PolicyError
-from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
-from coachrl.trainers.backends.torch import disk_errors
+from coachrl.trainers.backends.torch.disk_errors import write_into_cache
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -59,24 +59,13 @@ _TENSOR_NAMES = {
 
 
 def smollm2_folder() -> Path:
-    """The Hugging Face folder of the bundled model; converted on first use (a few seconds).
-
-    Two processes may race: each writes its own folder aside, the first rename wins, the other is thrown away.
-    Raises PolicyError where the package that carries the model is not installed or its file is not what it was.
-    """
+    """The Hugging Face folder of the bundled model; converted on first use (a few seconds). Raises PolicyError where
+    the package that carries the model is not installed, its file is not what it was, or the cache cannot be written."""
     target = cache_folder() / "models" / _CACHE_FOLDER
-    if target.is_dir():
-        return target
-    source = _gguf_file()
-    log.info("converting %s to %s (once)", source.name, target)
-    try:
-        with folder_aside(target, may_exist=True) as aside, disk_errors.as_the_system_has_them():
-            convert(source, aside)
-    except OSError as error:
-        raise PolicyError(
-            f"cannot write the converted model under {target.parent}: {error.strerror}; set COACHRL_CACHE to a folder "
-            "that can be written"
-        ) from error
+    if not target.is_dir():
+        source = _gguf_file()
+        log.info("converting %s to %s (once)", source.name, target)
+        write_into_cache(NAME, target, partial(convert, source))
     return target
 
 

@@ -10,10 +10,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coachrl.errors import PolicyError
-from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
-from coachrl.trainers.backends.torch import disk_errors
+from coachrl.trainers.backends.torch.disk_errors import write_into_cache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -33,16 +31,8 @@ _CONTEXT_LENGTH = 16384
 def tiny_random_folder() -> Path:
     """Its Hugging Face folder, written at the first use. Raises PolicyError where the cache cannot be written."""
     target = cache_folder() / "models" / _CACHE_FOLDER
-    if target.is_dir():
-        return target
-    try:
-        with folder_aside(target, may_exist=True) as aside, disk_errors.as_the_system_has_them():
-            write_tiny_random(aside)
-    except OSError as error:
-        raise PolicyError(
-            f"cannot write model {NAME} under {target.parent}: {error.strerror}; set COACHRL_CACHE to a folder that "
-            "can be written"
-        ) from error
+    if not target.is_dir():
+        write_into_cache(NAME, target, write_tiny_random)
     return target
 
 

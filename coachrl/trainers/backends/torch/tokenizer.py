@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import PolicyError
+from coachrl.pipelines.generation import Message
 from coachrl.text import first_line
-from coachrl.trainers.backends.base import Message
 from coachrl.trainers.backends.torch.adapter_folders import whole_model
+from coachrl.trainers.backends.torch.models import read_config
 
 _MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
 
@@ -122,13 +123,7 @@ class ChatTokenizer:
 
 
 def _context_length(folder: Path) -> int:
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True).get_text_config()
-    except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(f"model {folder}: its config.json cannot be read: {error}") from error
-    length = getattr(config, "max_position_embeddings", None)
+    length = getattr(read_config(folder).get_text_config(), "max_position_embeddings", None)
     if not isinstance(length, int):
         raise PolicyError(f"model {folder}: config.json does not say how long a context it takes")
     return length

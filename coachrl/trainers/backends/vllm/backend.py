@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coachrl.pipelines.generation import token_listener
-from coachrl.trainers.backends.base import Samples
-from coachrl.trainers.backends.torch.backend import PolicyTrainer, tell_in
+from coachrl.trainers.backends.base import check_room
+from coachrl.trainers.backends.torch.backend import PolicyTrainer, token_teller
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.vllm.engine import Engine
 from coachrl.trainers.backends.vllm.shapes import check_shapes
-from coachrl.trainers.backends.vllm.turns import Told, Turns
-from coachrl.trainers.backends.vllm.weights import Weights
+from coachrl.trainers.backends.vllm.turns import Request, Told, Turns, Weights
 from coachrl.types import Generation, SamplingParams
 
 
@@ -61,33 +57,22 @@ class VllmBackend(PolicyTrainer):
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut; EngineLost where the
         engine fails, EngineStuck where it does not answer. A caller that is cancelled ends its request."""
-        self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
+        check_room(policy, len(prompt_ids), sampling.max_new_tokens, self.context_length(policy))
         version, stop_ids = self._weights_version, self.tokenizer(policy).eos_ids
-        heard = token_listener()
-        told = None if heard is None else _new_ones(partial(tell_in, asyncio.get_running_loop(), heard))
-        reply = await self._turns.ask(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids, told)
+        tell = token_teller()
+        told = None if tell is None else _new_ones(tell)
+        request = Request(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids, told)
+        reply = await self._turns.ask(request)
         certain = sampling.temperature == 0  # the most likely token, whatever its probability was
         logprobs = (0.0,) * len(reply.token_ids) if certain else reply.logprobs
         return Generation(reply.token_ids, logprobs, reply.finish_reason, version)
 
-    def with_reference(self, samples: Samples) -> Samples:
-        """See `PolicyTrainer`."""
-        self._turns.rest()
-        return super().with_reference(samples)
-
-    def with_trainer_logprobs(self, samples: Samples) -> Samples:
-        """See `PolicyTrainer`."""
-        self._turns.rest()
-        return super().with_trainer_logprobs(samples)
-
-    def update(self, samples: Samples) -> dict[str, float]:
-        """See `PolicyTrainer`."""
-        self._turns.rest()
-        return super().update(samples)
-
     def close(self) -> None:
         self._turns.close()
         self._adapters.cleanup()
+
+    def _rest(self) -> None:
+        self._turns.rest()
 
     @torch.no_grad()
     def _copy_weights(self) -> None:

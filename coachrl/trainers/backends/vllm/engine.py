@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,23 +17,20 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # the trainer's threads are those of the same process
 
-import vllm
 from vllm.config.lora import MaxLoRARanks
 from vllm.engine.arg_utils import EngineArgs
 from vllm.exceptions import VLLMValidationError
 from vllm.lora.request import LoRARequest
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError, PolicyError
 from coachrl.seeding import derive_seed
 from coachrl.text import first_line
-from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, read_reply
-from coachrl.trainers.backends.vllm.weights import Weights
-from coachrl.types import SamplingParams
+from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, read_reply, request_parameters
+from coachrl.trainers.backends.vllm.turns import Request, Weights
 
 _CPU_CACHE_GB = 1.0
 _CPU_BATCHED_TOKENS = 4096
@@ -113,23 +110,15 @@ class Engine:
             self._engine.sleep(self._sleep_level)
             self._asleep, self._held = True, None
 
-    def add(
-        self,
-        name: str,
-        policy: str,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        stop_ids: Iterable[int],
-        grows: bool = False,
-    ) -> None:
-        """Begin a reply, with the weights that are held, and the policy's adapter over them where it has one. grows:
-        each step gives what is there of it. Raises PolicyError where vLLM refuses the request."""
+    def add(self, name: str, request: Request) -> None:
+        """Begin a reply, with the weights that are held. Raises PolicyError where vLLM refuses the request."""
         # The salt keeps apart what the cache of prompts holds of several sets of weights: it need not be emptied.
         salt = "" if self._held is None else str(self._held.number)
-        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
+        prompt = {"prompt_token_ids": list(request.prompt_ids), "cache_salt": salt}
+        adapter = self._adapters.get(request.policy)
         try:
-            adapter = self._adapters.get(policy)
-            self._engine.add_request(name, prompt, _parameters(sampling, stop_ids, grows), lora_request=adapter)
+            parameters = request_parameters(request.sampling, request.stop_ids, grows=request.told is not None)
+            self._engine.add_request(name, prompt, parameters, lora_request=adapter)
         except (ValueError, VLLMValidationError) as error:
             raise PolicyError(f"vLLM refuses a request: {first_line(error)}") from error
 
@@ -144,20 +133,6 @@ class Engine:
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()
-
-
-def _parameters(sampling: SamplingParams, stop_ids: Iterable[int], grows: bool) -> vllm.SamplingParams:
-    return vllm.SamplingParams(
-        max_tokens=sampling.max_new_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        stop_token_ids=sorted(stop_ids),
-        logprobs=0,  # the sampled token's alone
-        flat_logprobs=True,
-        detokenize=False,
-        output_kind=RequestOutputKind.CUMULATIVE if grows else RequestOutputKind.FINAL_ONLY,
-    )
 
 
 def _gpu_arguments(config: RunConfig) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coachrl.config import RunConfig
-from coachrl.trainers.backends.openrlhf.memory import ENGINE_GB, PINNED, PROCESS_GB, ModelShape, judged
+from coachrl.trainers.backends.openrlhf.memory import ENGINE_GB, PINNED, PROCESS_GB, ModelShape, judged, kept_line
 
 _REMEDY = "vllm.max_length, torch.micro_batch_tokens or vllm.memory"
 _CHECKPOINTING = "torch.gradient_checkpointing=true"
@@ -44,12 +44,11 @@ class OneGpuPlan:
         """For people."""
         card = f"of {self.card_gb:.0f} GB"
         training = f"training one policy at {self.longest:,} tokens: {self.training_gb:.0f} {card}"
-        kept = f"the engine keeps {self.cached_tokens:,} tokens, {self.cached_tokens / self.longest:.1f} of full length"
         return [
             f"weights, optimizers and adapters of the trainer: {self.beside_gb:.1f} {card}",
             judged(f"generating: {self.generating_gb:.0f} {card}", self.generating_gb, self.card_gb, "vllm.memory"),
             judged(training, self.training_gb, self.card_gb, self.remedy),
-            kept if self.cached_tokens >= self.longest else f"{kept}: TOO FEW, raise vllm.memory",
+            kept_line("the engine", self.cached_tokens, self.longest, "vllm.memory"),
             *([f"main memory: {self.main_gb:.0f} GB"] if self.main_gb else []),
         ]
 

@@ -1,12 +1,14 @@
-"""What an engine of vLLM drew, read alike in this process and from the engines of a cluster. Imports no vLLM."""
+"""What engines of vLLM are asked for and what they drew, alike in this process and in a cluster. Importing this module
+imports no vLLM."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from coachrl.errors import BackendError
-from coachrl.types import FinishReason
+from coachrl.types import FinishReason, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,24 @@ class Growing:
     """What there is of a reply while it is drawn."""
 
     token_ids: tuple[int, ...]
+
+
+def request_parameters(sampling: SamplingParams, stop_ids: Iterable[int], grows: bool = False) -> Any:
+    """vLLM's `SamplingParams` of a reply. grows: each step gives what is there of it."""
+    from vllm import SamplingParams as Parameters
+    from vllm.sampling_params import RequestOutputKind
+
+    return Parameters(
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        stop_token_ids=sorted(stop_ids),
+        logprobs=0,  # the sampled token's alone
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.CUMULATIVE if grows else RequestOutputKind.FINAL_ONLY,
+    )
 
 
 def growing(output: Any) -> Growing:

@@ -7,7 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from coachrl.errors import ConfigError, PolicyError
+from coachrl.errors import ConfigError
+from coachrl.trainers.backends.torch.models import read_config
 
 # Of where a model came from, how its weights are stored, and which tokens mean what.
 _NOT_SHAPE = {
@@ -40,10 +41,4 @@ def check_shapes(folders: Sequence[Path], share_base: bool = False) -> None:
 
 
 def _shape(folder: Path) -> dict[str, Any]:
-    from transformers import AutoConfig
-
-    try:
-        read = AutoConfig.from_pretrained(str(folder), local_files_only=True).to_dict()
-    except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(f"model {folder}: its config.json cannot be read: {error}") from error
-    return {key: value for key, value in read.items() if key not in _NOT_SHAPE}
+    return {key: value for key, value in read_config(folder).to_dict().items() if key not in _NOT_SHAPE}

@@ -9,17 +9,19 @@ few times a round. Adapters over one base are one set of weights, so policies th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from coachrl.config import VllmConfig
 from coachrl.errors import EngineLost, PolicyError
 from coachrl.text import counted, first_line
 from coachrl.trainers.backends.vllm.engine_thread import EngineThread, Move
 from coachrl.trainers.backends.vllm.replies import Growing, Reply
-from coachrl.trainers.backends.vllm.weights import Weights
 from coachrl.types import SamplingParams
 
 if TYPE_CHECKING:  # it imports vLLM
@@ -30,13 +32,27 @@ Told = Callable[[tuple[int, ...]], None]
 
 
 @dataclass(frozen=True, eq=False)
-class _Request:
+class Weights:
+    """What an engine generates with. tensors: by their names in the Hugging Face model; of those that are tied, the
+    first alone; None for those of the folder that the engine was started with, over which `adapters` lie: policy ->
+    folder of its adapter. number: of this set, among all of the process."""
+
+    tensors: Mapping[str, Tensor] | None
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    number: int = field(default_factory=itertools.count().__next__)
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One reply to draw, with these weights, and the policy's adapter over them where they have one. told: of what
+    there is of it after each step; None where nobody listens."""
+
     weights: Weights
     policy: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     stop_ids: frozenset[int]
-    told: Told | None
+    told: Told | None = None
     reply: Future[Reply] = field(default_factory=Future)
 
 
@@ -48,8 +64,8 @@ class Turns:
         """Raises what `start` raises, and EngineStuck where it does not end in time."""
         self._limit_s = limits.answer_timeout_s
         self._thread = EngineThread(Move("its start", limits.start_timeout_s, "vllm.start_timeout_s"))
-        self._waiting: list[_Request] = []
-        self._in_flight: dict[str, _Request] = {}
+        self._waiting: list[Request] = []
+        self._in_flight: dict[str, Request] = {}
         self._turn: Weights | None = None
         self._names = map(str, itertools.count())
         self._stepping = False  # whether a step is in the thread's queue
@@ -59,18 +75,9 @@ class Turns:
             self._thread.leave()
             raise
 
-    async def ask(
-        self,
-        weights: Weights,
-        policy: str,
-        prompt_ids: tuple[int, ...],
-        sampling: SamplingParams,
-        stop_ids: frozenset[int],
-        told: Told | None = None,
-    ) -> Reply:
-        """A reply, of whose growth `told` is told. A caller that is cancelled ends the request. Raises PolicyError
-        where the engine refuses the request, and EngineLost where it fails or does not answer."""
-        request = _Request(weights, policy, prompt_ids, sampling, stop_ids, told)
+    async def ask(self, request: Request) -> Reply:
+        """A caller that is cancelled ends the request. Raises PolicyError where the engine refuses the request, and
+        EngineLost where it fails or does not answer."""
         self._thread.submit(self._enter, request)
         return await self._thread.answer(request.reply)
 
@@ -85,7 +92,7 @@ class Turns:
 
     # What follows runs in the engine's thread.
 
-    def _enter(self, request: _Request) -> None:
+    def _enter(self, request: Request) -> None:
         self._waiting.append(request)
         self._go_on()
 
@@ -150,10 +157,9 @@ class Turns:
         for name, request in joining.items():
             self._add(name, request)
 
-    def _add(self, name: str, request: _Request) -> None:
+    def _add(self, name: str, request: Request) -> None:
         try:
-            grows = request.told is not None
-            self._engine.add(name, request.policy, request.prompt_ids, request.sampling, request.stop_ids, grows)
+            self._engine.add(name, request)
         except PolicyError as error:
             _answer(self._in_flight.pop(name), error)
 
@@ -182,7 +188,7 @@ def _lost(error: Exception) -> EngineLost:
     return lost
 
 
-def _answer(request: _Request, answer: Reply | PolicyError | EngineLost) -> None:
+def _answer(request: Request, answer: Reply | PolicyError | EngineLost) -> None:
     """Nothing where the request was cancelled; after this it cannot be."""
     if not request.reply.set_running_or_notify_cancel():
         return

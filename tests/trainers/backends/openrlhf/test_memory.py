@@ -16,10 +16,11 @@ from coachrl.commands import gpu_estimates
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import OpenRLHFConfig, load_config
 from coachrl.resources import resource
-from coachrl.trainers.backends.openrlhf.logprobs import PackedBatch, ResponseLogprobs
+from coachrl.trainers.backends.openrlhf.logprobs import ResponseLogprobs
 from coachrl.trainers.backends.openrlhf.memory import CARD_GB, MemoryPlan, ModelShape, plan_memory, shape_of
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
 from coachrl.trainers.backends.torch.models import model_folder, parameter_count
+from coachrl.trainers.backends.torch.packed import PackedBatch
 
 THREE = {"solver": True, "coder": True, "verifier": True}
 ALIKE = dict.fromkeys(THREE, "Qwen/Qwen3-4B")
@@ -86,7 +87,8 @@ def measured_gb(config, tokens, responses, checkpointing):
         for weight in model.parameters():
             weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
         places = torch.zeros(responses, dtype=torch.long)
-        batch = PackedBatch(torch.zeros(1, tokens).long(), torch.arange(tokens)[None], places, places, (), ())
+        row = torch.arange(tokens)[None]
+        batch = PackedBatch((), (), places, places, row[:, :0], torch.zeros_like(row), row, (tokens,))
         forward = ResponseLogprobs(model, 1.0)
         with Peak([*model.parameters(), *model.buffers()]) as peak:
             forward(model, batch)[0].sum().backward()

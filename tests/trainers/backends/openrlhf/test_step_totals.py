@@ -8,8 +8,10 @@ import pytest
 import torch
 from made_samples import train_sample
 
-from coachrl.trainers.backends.openrlhf.logprobs import pack
-from coachrl.trainers.backends.openrlhf.steps import Totals, weighs
+from coachrl.trainers.backends.base import weighs
+from coachrl.trainers.backends.openrlhf.steps import add_other_ranks
+from coachrl.trainers.backends.torch.loss import Totals
+from coachrl.trainers.backends.torch.packed import pack
 
 
 @pytest.fixture
@@ -29,15 +31,18 @@ def added(totals, advantage, gaps, loss="ppo", first=True, divisor=4.0):
     logprobs = torch.tensor([-1.0 - gaps[0], -2.0 - gaps[1]])
     entropies = torch.tensor([0.5, 1.5])
     batch = pack([sample(advantage)], "cpu")
-    return float(totals.add(batch, logprobs, entropies, divisor, loss, 0.2, first))
+    added = float(totals.add(batch, logprobs, entropies, loss, 0.2, first))
+    totals.sums["loss"] += added / divisor
+    return added
 
 
 def test_means_are_over_all_tokens_and_the_gap_over_those_of_the_first_step(one_process):
-    totals = Totals("cpu")
+    totals = Totals()
     # Likelier by half, and good: held at 1.2; the other ratio is 1.
     assert added(totals, 2.0, (-log(1.5), 0.0)) == pytest.approx(-2 * (1.2 + 1.0))
     # In the second step: less likely, and free to move.
     assert added(totals, 1.0, (0.5, 0.1), first=False) == pytest.approx(-(exp(-0.5) + exp(-0.1)))
+    add_other_ranks(totals, "cpu")
     assert totals.means(steps=2) == pytest.approx(
         {
             "loss": (-4.4 - exp(-0.5) - exp(-0.1)) / 4 / 2,
@@ -51,7 +56,7 @@ def test_means_are_over_all_tokens_and_the_gap_over_those_of_the_first_step(one_
 
 
 def test_without_a_ratio_the_loss_is_the_log_likelihood_times_the_advantage(one_process):
-    totals = Totals("cpu")
+    totals = Totals()
     assert added(totals, 3.0, (0.0, 0.5), loss="policy_gradient", divisor=1.0) == pytest.approx(3 * (1.0 + 2.5))
     means = totals.means(steps=1)
     assert (means["loss"], means["clip_fraction"]) == (pytest.approx(10.5), 0.0)

@@ -18,8 +18,8 @@ from coachrl.trainers.backends.torch.engine.decode import (
     prefix_to_share,
     shared_prefix_length,
 )
-from coachrl.trainers.backends.torch.engine.rooms import _Rooms
 from coachrl.trainers.backends.torch.engine.sampling import draw
+from coachrl.trainers.backends.torch.engine.slots import SlotCache
 from coachrl.trainers.backends.torch.policy import load_model
 from coachrl.types import SamplingParams
 
@@ -255,14 +255,14 @@ def test_a_prefix_is_run_once_where_it_is_long_and_of_several():
 
 
 def test_rows_from_the_end_take_the_slots_of_those_that_leave():
-    rooms = _Rooms({}, 6, torch.device("cpu"))
-    rooms.enter({}, [1, 2, 3, 4, 5, 6])
-    assert rooms.keep([0, 2, 3, 5]) == [0, 5, 2, 3]
-    assert rooms.begin_step().tolist() == [1, 6, 3, 4]
-    assert rooms.keep([1, 2]) == [2, 1] and rooms.begin_step().tolist() == [4, 7]
-    rooms.enter({}, [2])
-    open_slots = [(rooms._mask[slot].flatten() == 0).sum().item() for slot in range(3)]
-    assert open_slots == [5, 8, 2] and rooms.keep([]) == []
+    cache = SlotCache({}, 6, torch.device("cpu"))
+    cache.enter({}, [1, 2, 3, 4, 5, 6])
+    assert cache.keep([0, 2, 3, 5]) == [0, 5, 2, 3]
+    assert cache.begin_step().tolist() == [1, 6, 3, 4]
+    assert cache.keep([1, 2]) == [2, 1] and cache.begin_step().tolist() == [4, 7]
+    cache.enter({}, [2])
+    open_slots = [(cache._mask[slot].flatten() == 0).sum().item() for slot in range(3)]
+    assert open_slots == [5, 8, 2] and cache.keep([]) == []
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

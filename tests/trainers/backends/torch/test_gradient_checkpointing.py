@@ -95,6 +95,6 @@ def test_an_update_takes_far_less_memory(deep, settings):
 
 
 def test_a_model_without_layers_that_can_be_computed_again_is_refused(deep, monkeypatch):
-    monkeypatch.setattr("coachrl.trainers.backends.torch.gradient_checkpointing._layers", lambda model: [])
+    monkeypatch.setattr("coachrl.trainers.backends.torch.gradient_checkpointing.layers_of", lambda model: [])
     with pytest.raises(PolicyError, match=r"torch\.gradient_checkpointing is not supported by LlamaForCausalLM"):
         updated(deep, samples(), gradient_checkpointing=True)

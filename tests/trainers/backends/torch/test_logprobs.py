@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from made_samples import train_sample
 
 from coachrl.trainers.backends.torch import logprobs
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
-from coachrl.trainers.backends.torch.logprobs import by_role, micro_batches, plain_head, shared_prefix, token_logprobs
+from coachrl.trainers.backends.torch.logprobs import micro_batches, plain_head, shared_prefix, token_logprobs
 from coachrl.trainers.backends.torch.policy import load_model
 
 CPU = torch.device("cpu")
@@ -58,7 +60,7 @@ def test_values_and_gradients_equal_a_plain_forward_pass(model, monkeypatch, pre
     expected = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     seen = []
-    for batch in micro_batches(group, max_tokens, CPU):
+    for batch in chain.from_iterable(micro_batches(group, max_tokens, CPU)):
         assert batch.prefix_1S.tolist() == [prefix]
         values, entropies = token_logprobs(model, batch)
         assert not entropies.requires_grad
@@ -89,7 +91,7 @@ def test_a_prefix_is_run_once_for_all_micro_batches_and_its_gradient_is_whole(ti
     model.base_model.register_forward_pre_hook(
         lambda _, args, kwargs: fed.append(kwargs["input_ids"]), with_kwargs=True
     )
-    (batches,) = by_role(micro_batches(group, 80, CPU))
+    (batches,) = micro_batches(group, 80, CPU)
     assert len(batches) > 2
     prefix = shared_prefix(model, batches)
     for batch in batches:
@@ -103,20 +105,22 @@ def test_a_prefix_is_run_once_for_all_micro_batches_and_its_gradient_is_whole(ti
 
 def test_micro_batches_keep_to_the_budget():
     group = [*samples(20, PREFIX), *samples(5, role="verifier")]
-    batches = list(micro_batches(group, 100, CPU))
+    of_roles = list(micro_batches(group, 100, CPU))
+    assert len(of_roles) == 2
+    batches = list(chain.from_iterable(of_roles))
     assert len(batches) > 2
     for batch in batches:
         assert len({one.role for one in batch.samples}) == 1  # roles have different prefixes
-        assert batch.prefix_1S.numel() + batch.ids_BT.numel() <= 100 or len(batch.samples) == 1
+        assert batch.prefix_1S.numel() + len(batch.samples) * max(batch.lengths) <= 100 or len(batch.samples) == 1
     assert sum(len(batch.samples) for batch in batches) == 25
 
 
 def test_gather_follows_the_selected_tokens():
     one = sample(0, [1, 2], [3, 4, 5], mask=[1, 0, 1])
-    (masked,), (everything,) = (list(micro_batches([one], 100, CPU, all_tokens=every)) for every in (False, True))
+    ([masked],), ([everything],) = (list(micro_batches([one], 100, CPU, all_tokens=every)) for every in (False, True))
     assert masked.gather([one.old_logprobs_L]).tolist() == [0, 2]
     assert masked.targets_N.tolist() == [3, 5]
-    assert masked.columns_N.tolist() == [1, 3]
+    assert masked.places_N.tolist() == [1, 3]
     assert everything.gather([one.old_logprobs_L]).tolist() == [0, 1, 2]
 
 
@@ -135,7 +139,7 @@ def test_architectures_that_change_their_logits_are_seen(model):
 
 def test_log_probabilities_are_those_of_the_temperature_drawn_at(model):
     group = samples(3, PREFIX)
-    [batch] = micro_batches(group, 100_000, CPU)
+    [[batch]] = micro_batches(group, 100_000, CPU)
     with torch.no_grad():
         values, _ = token_logprobs(model, batch, temperature=0.7)
         expected = torch.cat([plain(model, one, 0.7)[0] for one in batch.samples])
@@ -145,9 +149,9 @@ def test_log_probabilities_are_those_of_the_temperature_drawn_at(model):
 def test_an_update_does_not_keep_the_scores_of_its_attention(tiny_model):
     model = load_model(tiny_model, torch.float32, CPU)
     assert use_shared_prefix(model)
-    (batch,) = micro_batches(samples(7, PREFIX), 100_000, CPU)
+    [[batch]] = micro_batches(samples(7, PREFIX), 100_000, CPU)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape[-1:]) or x, lambda x: x):
         token_logprobs(model, batch)
     assert kept
-    assert (len(PREFIX) + batch.ids_BT.shape[1],) not in kept
+    assert (len(PREFIX) + max(batch.lengths),) not in kept

@@ -1,5 +1,6 @@
 """What a policy that trains takes from the configuration: each setting where it belongs."""
 
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -9,10 +10,12 @@ pytest.importorskip("torch")
 
 import torch
 from flat_config import with_settings
+from made_samples import train_sample
 from torch_backends import generate, samples_of
 
 from coachrl.config import RunConfig
 from coachrl.trainers.backends.torch import backend as backend_module
+from coachrl.trainers.backends.torch.loss import optimizer_steps
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
 
 CPU = torch.device("cpu")
@@ -35,10 +38,12 @@ def test_the_optimizer_is_that_of_the_settings(tiny_model):
 
 def test_each_epoch_and_each_step_has_an_order_of_its_own_which_a_resumed_run_has_too(tiny_model):
     made = policy(tiny_model, seed=5, ppo_mini_batch_size=4, ppo_epochs=2)
+    ten = [replace(train_sample([1], [2]), index=index, advantages_L=np.ones(1)) for index in range(10)]
 
     def orders(steps, seed=5):
         made.steps, made._seed = steps, seed
-        return [list(batch) for batch in made._minibatches(list(range(10)))]
+        steps = optimizer_steps(ten, made._train, "ppo", made._shuffled)
+        return [[sample.index for sample in weighing] for weighing, _ in steps]
 
     first = orders(0)
     assert [len(batch) for batch in first] == [4, 4, 2] * 2

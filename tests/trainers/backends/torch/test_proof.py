@@ -12,7 +12,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coachrl.trainers.backends.torch.engine import attention, linears, rooms
+from coachrl.trainers.backends.torch.engine import attention, linears, slots
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 
 SIZES = {"vocab_size": 90, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
@@ -67,7 +67,7 @@ def rows_see_each_other(monkeypatch):
 
 
 def the_prefix_is_forgotten(monkeypatch):
-    monkeypatch.setattr(rooms, "grouped_attention", lambda *given: attention.grouped_attention(*given[:4]))
+    monkeypatch.setattr(slots, "grouped_attention", lambda *given: attention.grouped_attention(*given[:4]))
 
 
 def a_column_is_written_twice(monkeypatch):
@@ -76,28 +76,28 @@ def a_column_is_written_twice(monkeypatch):
         self._rows_A = torch.arange(len(self._lengths))
         return self._columns_A + 1
 
-    monkeypatch.setattr(rooms._Rooms, "begin_step", stuck)
+    monkeypatch.setattr(slots.SlotCache, "begin_step", stuck)
 
 
 def empty_columns_are_seen(monkeypatch):
-    begin_step = rooms._Rooms.begin_step
+    begin_step = slots.SlotCache.begin_step
 
     def unmasked(self):
         columns = begin_step(self)
         self._mask.zero_()
         return columns
 
-    monkeypatch.setattr(rooms._Rooms, "begin_step", unmasked)
+    monkeypatch.setattr(slots.SlotCache, "begin_step", unmasked)
 
 
 def positions_are_one_too_far(monkeypatch):
-    begin_step = rooms._Rooms.begin_step
-    monkeypatch.setattr(rooms._Rooms, "begin_step", lambda self: begin_step(self) + 1)
+    begin_step = slots.SlotCache.begin_step
+    monkeypatch.setattr(slots.SlotCache, "begin_step", lambda self: begin_step(self) + 1)
 
 
 def rows_are_exchanged_when_one_leaves(monkeypatch):
-    keep = rooms._Rooms.keep
-    monkeypatch.setattr(rooms._Rooms, "keep", lambda self, going: sorted(keep(self, going)))
+    keep = slots.SlotCache.keep
+    monkeypatch.setattr(slots.SlotCache, "keep", lambda self, going: sorted(keep(self, going)))
 
 
 @pytest.mark.parametrize(

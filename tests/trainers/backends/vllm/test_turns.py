@@ -10,8 +10,7 @@ pytest.importorskip("torch")
 from coachrl.config import VllmConfig
 from coachrl.errors import EngineLost, PolicyError
 from coachrl.trainers.backends.vllm.replies import Growing, Reply
-from coachrl.trainers.backends.vllm.turns import Turns
-from coachrl.trainers.backends.vllm.weights import Weights
+from coachrl.trainers.backends.vllm.turns import Request, Turns, Weights
 from coachrl.types import SamplingParams
 
 A, B = Weights({}), Weights({})
@@ -29,29 +28,29 @@ class Engine:
     def load(self, weights):
         self.log.append(f"load {CALLED[weights]}")
 
-    def add(self, name, policy, prompt_ids, sampling, stop_ids, grows):
-        if not prompt_ids:
+    def add(self, name, request):
+        if not request.prompt_ids:
             raise PolicyError("an empty prompt")
-        assert stop_ids == STOPS
-        self.log.append(f"add {policy}{sampling.seed}")
-        self._drawn[name], self._asked[name] = [], (policy, sampling, grows)
+        assert request.stop_ids == STOPS
+        self.log.append(f"add {request.policy}{request.sampling.seed}")
+        self._drawn[name], self._asked[name] = [], request
 
     def step(self):
         assert self.may_step.acquire(timeout=60)
         outputs = []
         for name, drawn in list(self._drawn.items()):
-            _, sampling, grows = self._asked[name]
+            request = self._asked[name]
             drawn.append(len(drawn))
-            if len(drawn) == sampling.max_new_tokens:
+            if len(drawn) == request.sampling.max_new_tokens:
                 outputs.append((name, Reply(tuple(self._drawn.pop(name)), (-1.0,) * len(drawn), "length")))
-            elif grows:
+            elif request.told is not None:
                 outputs.append((name, Growing(tuple(drawn))))
         return outputs
 
     def abort(self, names):
         for name in names:
-            policy, sampling, _ = self._asked[name]
-            self.log.append(f"abort {policy}{sampling.seed}")
+            request = self._asked[name]
+            self.log.append(f"abort {request.policy}{request.sampling.seed}")
             self._drawn.pop(name, None)
 
     def sleep(self):
@@ -77,7 +76,8 @@ def turns(engine):
 def ask(turns, weights, seed, length=1, prompt=(1,), told=None):
     """A task that has asked already, though the engine's thread may not have heard of it."""
     sampling = SamplingParams(length, seed=seed)
-    return asyncio.ensure_future(turns.ask(weights, CALLED[weights].lower(), prompt, sampling, STOPS, told))
+    request = Request(weights, CALLED[weights].lower(), prompt, sampling, STOPS, told)
+    return asyncio.ensure_future(turns.ask(request))
 
 
 class Held:

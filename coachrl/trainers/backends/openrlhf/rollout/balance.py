@@ -8,8 +8,11 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 def _worth_a_cache(fewest: int) -> int:
@@ -31,6 +34,10 @@ class Shares:
     def padding(self) -> int:
         return sum(not batch for rank in self.ranks for batch in rank)
 
+    def of(self, samples: Sequence[T]) -> list[tuple[tuple[T, ...], ...]]:
+        """What stands at the positions, for each rank by micro-batch."""
+        return [tuple(tuple(samples[place] for place in batch) for batch in rank) for rank in self.ranks]
+
 
 def share_out(tokens: Sequence[int], ranks: int, budget: int) -> Shares:
     """Positions of `tokens` (one count for each sample) over `ranks`, so that ranks have like numbers of tokens, in
@@ -48,7 +55,9 @@ def share_out(tokens: Sequence[int], ranks: int, budget: int) -> Shares:
         _place(position, chosen[rank], tokens, budget)
         heapq.heappush(lightest, (load + tokens[position], rank))
     most = max(map(len, chosen))
-    return Shares(tuple(tuple(map(tuple, [*batches, *[[]] * (most - len(batches))])) for batches in chosen))
+    for batches in chosen:
+        batches += [[]] * (most - len(batches))
+    return Shares(tuple(tuple(map(tuple, batches)) for batches in chosen))
 
 
 def _place(position: int, batches: list[list[int]], tokens: Sequence[int], budget: int) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import ray
 from vllm import SamplingParams
-from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from coachrl.text import first_line
@@ -30,7 +29,7 @@ from coachrl.trainers.backends.openrlhf.rollout.wire import (
     receive,
     send,
 )
-from coachrl.trainers.backends.vllm.replies import read_reply
+from coachrl.trainers.backends.vllm.replies import read_reply, request_parameters
 
 _PROOF_S = 10.0
 
@@ -82,23 +81,8 @@ class Listener:
 
     async def _answer(self, number: int, prompt: Prompt, writer: asyncio.StreamWriter) -> None:
         try:
-            output = await self._generate(prompt.token_ids, _parameters(prompt))
+            output = await self._generate(prompt.token_ids, request_parameters(prompt.sampling, prompt.stop_ids))
             send(writer, Answer(number, read_reply(output)))
         except Exception as error:  # noqa: BLE001 - raised where it was asked
             text = f"{type(error).__name__}: {first_line(error)}"
             send(writer, Answer(number, None, text, isinstance(error, EngineDeadError)))
-
-
-def _parameters(prompt: Prompt) -> SamplingParams:
-    sampling = prompt.sampling
-    return SamplingParams(
-        max_tokens=sampling.max_new_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        stop_token_ids=prompt.stop_ids,
-        logprobs=0,  # the sampled token's alone
-        flat_logprobs=True,
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,  # nobody sees what there is of a reply on its way
-    )

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from coachrl.errors import ContextOverflow, EngineLost, PolicyError
+from coachrl.errors import EngineLost
+from coachrl.trainers.backends.base import check_room, tokenizer_of
 from coachrl.trainers.backends.openrlhf.cluster import DEATHS
 from coachrl.trainers.backends.openrlhf.rollout.balance import EngineChoice
 from coachrl.trainers.backends.openrlhf.rollout.connection import Engine, EngineDead
@@ -76,9 +77,7 @@ class Sampler:
 
     def tokenizer(self, policy: str) -> ChatTokenizer:
         """Raises PolicyError where there is no such policy."""
-        if policy not in self._tokenizers:
-            raise PolicyError(f"no policy {policy!r}; there are {', '.join(sorted(self._tokenizers))}")
-        return self._tokenizers[policy]
+        return tokenizer_of(self._tokenizers, policy)
 
     def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Marks one episode, whose requests to a policy go to one engine as far as its load allows."""
@@ -87,12 +86,7 @@ class Sampler:
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut. Where its engine dies
         another is asked, once; after that, EngineLost."""
-        context = self.tokenizer(policy).context_length
-        if len(prompt_ids) + sampling.max_new_tokens > context:
-            raise ContextOverflow(
-                f"a prompt of {len(prompt_ids)} tokens and a reply of up to {sampling.max_new_tokens} do not fit the "
-                f"context of {context} tokens of policy {policy}"
-            )
+        check_room(policy, len(prompt_ids), sampling.max_new_tokens, self.tokenizer(policy).context_length)
         version, line = self.weights_version, self._lines[policy]
         try:
             reply = await line.ask(prompt_ids, sampling)
@@ -124,34 +118,30 @@ async def _at_home() -> AsyncIterator[None]:
         _HOMES.reset(token)
 
 
+@dataclass(eq=False)
 class _Line:
     """Requests to one policy's engines. asked: those of `engines`, one by one."""
 
-    def __init__(
-        self,
-        policy: str,
-        engines: EngineSet,
-        asked: Sequence[Engine],
-        stop_ids: Sequence[int],
-        choice: EngineChoice,
-        timeout_s: float,
-    ) -> None:
-        self.engines, self.asked, self._timeout_s = engines, asked, timeout_s
-        self._policy, self._stop_ids, self._choice = policy, stop_ids, choice
+    policy: str
+    engines: EngineSet
+    asked: Sequence[Engine]
+    stop_ids: Sequence[int]
+    choice: EngineChoice
+    timeout_s: float
 
     async def ask(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Reply:
         homes = _HOMES.get()
-        index = self._choice.choose(homes.get(self._policy) if homes is not None else None)
+        index = self.choice.choose(homes.get(self.policy) if homes is not None else None)
         if homes is not None:
-            homes[self._policy] = index
-        self._choice.in_flight[index] += 1
+            homes[self.policy] = index
+        self.choice.in_flight[index] += 1
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self.asked[index].ask(prompt_ids, self._stop_ids, sampling)
+            async with asyncio.timeout(self.timeout_s):
+                return await self.asked[index].ask(prompt_ids, self.stop_ids, sampling)
         except TimeoutError as error:
             raise EngineLost(
-                f"engine {index} of policy {self._policy} has not answered a request for {self._timeout_s:g} s "
+                f"engine {index} of policy {self.policy} has not answered a request for {self.timeout_s:g} s "
                 f"(openrlhf.answer_timeout_s)"
             ) from error
         finally:
-            self._choice.in_flight[index] -= 1
+            self.choice.in_flight[index] -= 1

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar, Token
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import groupby
-from types import TracebackType
 
 from coachrl.trainers.backends.torch.engine.decode import Request
 from coachrl.types import Generation
@@ -27,6 +27,14 @@ from coachrl.types import Generation
 Run = Callable[[str, Sequence[Request]], Sequence[Generation]]  # policy, requests -> replies in their order
 
 _current_episode: ContextVar[_InFlight | None] = ContextVar("current_episode", default=None)
+
+
+@dataclass(eq=False)
+class _InFlight:
+    """One episode in flight. patience_s: its share of how long the others wait for those that are busy."""
+
+    patience_s: float
+    is_awaited: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +64,31 @@ class LockstepBatcher:
         self._forget()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate")
 
-    def episode(self, patience_s: float | None = None) -> _InFlight:
-        """Context manager: what happens inside belongs to one episode in flight. Inside another it changes nothing.
-        patience_s: its share of how long the others wait for those that are busy; None is as long as it takes."""
-        return _InFlight(self, math.inf if patience_s is None else patience_s)
+    @asynccontextmanager
+    async def episode(self, patience_s: float | None = None) -> AsyncIterator[None]:
+        """What happens inside belongs to one episode in flight. Inside another it changes nothing. patience_s: its
+        share of how long the others wait for those that are busy; None is as long as it takes."""
+        if _current_episode.get() in self._in_flight:
+            yield
+            return
+        self._belong_to_running_loop()
+        episode = _InFlight(math.inf if patience_s is None else patience_s)
+        token = _current_episode.set(episode)
+        self._in_flight.add(episode)
+        self._moved()
+        try:
+            yield
+        finally:
+            _current_episode.reset(token)
+            self._in_flight.discard(episode)
+            self._moved()
 
     async def submit(self, policy: str, request: Request) -> Generation:
         """The reply to one request. Outside of an episode it runs with what else is asked for in the same instant.
         Cancelled, it is given up, also where it is being drawn already."""
         self._belong_to_running_loop()
         episode = _current_episode.get()
-        episode = episode if self.holds(episode) else None
+        episode = episode if episode in self._in_flight else None
         parked = _Parked(policy, request, episode, asyncio.get_running_loop().create_future())
         self._parked.append(parked)
         self._moved()
@@ -85,18 +107,6 @@ class LockstepBatcher:
     def close(self) -> None:
         """Wait for the batch that runs, if any, and end the worker thread."""
         self._worker.shutdown(wait=True, cancel_futures=True)
-
-    def holds(self, episode: _InFlight | None) -> bool:
-        return episode in self._in_flight
-
-    def enter(self, episode: _InFlight) -> None:
-        self._belong_to_running_loop()
-        self._in_flight.add(episode)
-        self._moved()
-
-    def leave(self, episode: _InFlight) -> None:
-        self._in_flight.discard(episode)
-        self._moved()
 
     def _belong_to_running_loop(self) -> None:
         """What an event loop that was interrupted left behind can never be answered: start afresh in a new one."""
@@ -128,7 +138,7 @@ class LockstepBatcher:
         busy = self._in_flight - {parked.episode for parked in alive}
         loop, waits_until = asyncio.get_running_loop(), self._waits_until(busy)
         all_wait = waits_until <= loop.time()
-        batch = [parked for parked in alive if all_wait or not self.holds(parked.episode)]
+        batch = [parked for parked in alive if all_wait or parked.episode not in self._in_flight]
         if batch and all_wait:
             for late in busy:
                 late.is_awaited = False
@@ -173,24 +183,3 @@ class LockstepBatcher:
                 parked.reply.set_exception(error)
             else:
                 parked.reply.set_result(replace(replies.result()[index], batch=place))
-
-
-class _InFlight:
-    """One episode in flight, or, inside of another one, nothing."""
-
-    def __init__(self, batcher: LockstepBatcher, patience_s: float) -> None:
-        self._batcher, self.patience_s = batcher, patience_s
-        self.is_awaited = True
-        self._token: Token[_InFlight | None] | None = None
-
-    async def __aenter__(self) -> None:
-        if not self._batcher.holds(_current_episode.get()):
-            self._token = _current_episode.set(self)
-            self._batcher.enter(self)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._token is not None:
-            _current_episode.reset(self._token)
-            self._batcher.leave(self)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.plain import PlainDecoder
-from coachrl.trainers.backends.torch.engine.rooms import RoomsDecoder
 from coachrl.trainers.backends.torch.engine.sampling import draw
+from coachrl.trainers.backends.torch.engine.slots import SlotDecoder
 from coachrl.trainers.backends.torch.engine.threads import ThreadGovernor
 from coachrl.types import Generation, SamplingParams
 
@@ -58,7 +58,7 @@ def generate_batch(
 @torch.inference_mode()
 def _answer(model: Any, rows: Sequence[_Row], eos_ids: frozenset[int], slots: int) -> None:
     prompts = [row.prompt_ids for row in rows]
-    decoder_of = RoomsDecoder if attention.is_used_by(model) else PlainDecoder
+    decoder_of = SlotDecoder if attention.is_used_by(model) else PlainDecoder
     decoder = decoder_of(model, prompts[0][: prefix_to_share(prompts)], slots)
     stop_ids = torch.tensor(sorted(eos_ids), device=model.device)
     waiting, active = deque(rows), list[_Row]()

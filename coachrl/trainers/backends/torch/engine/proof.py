@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coachrl.text import first_line
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.plain import PlainDecoder
-from coachrl.trainers.backends.torch.engine.rooms import RoomsDecoder
+from coachrl.trainers.backends.torch.engine.slots import SlotDecoder
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +44,16 @@ def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) 
         with _in_float32(model):
             exact, padded = _plain_logits(model), _decoded_logits(PlainDecoder, model)
             model.set_attn_implementation(attention.NAME)
-            found = _decoded_logits(RoomsDecoder, model)
+            found = _decoded_logits(SlotDecoder, model)
         reason = _difference(exact, found, _REORDERED * _error(exact, padded), torch.float32)
         if not reason and prepare is not None:
             prepare(model)
         if not reason and own is not None:
-            reason = _difference(exact, _decoded_logits(RoomsDecoder, model), _ROUNDED * _error(exact, own), precision)
+            reason = _difference(exact, _decoded_logits(SlotDecoder, model), _ROUNDED * _error(exact, own), precision)
     except (attention.UnprovenAttention, NotImplementedError, AttributeError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
     except (RuntimeError, IndexError, KeyError) as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
     if reason:
         model.set_attn_implementation(before)
         _warn_once(f"{type(model).__name__} runs by the slower padded batches, without a shared prefix: {reason}")

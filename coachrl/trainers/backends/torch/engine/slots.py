@@ -15,17 +15,17 @@ from torch.nn import functional
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.attention import KeyValues, PackedRows, Prefix, grouped_attention
 
-_GROWTH_TOKENS = 16  # a step multiplies every column of a room, used or not
+_GROWTH_TOKENS = 16  # a step multiplies every column of a slot, used or not
 _JOIN_SHARE = 0.25  # share of the slots that are free before others join: reading a few prompts is slow
 
 
-class RoomsDecoder:
+class SlotDecoder:
     """Answers rows with one common prefix; see `PlainDecoder` for what the methods have in common."""
 
     def __init__(self, model: Any, prefix_ids: tuple[int, ...], slots: int) -> None:
         self._model, self._shared, self._slots = model, len(prefix_ids), slots
         prefix = attention.read_prefix(model, torch.tensor([prefix_ids], dtype=torch.long, device=model.device))
-        self._rooms = _Rooms(prefix, slots, model.device)
+        self._cache = SlotCache(prefix, slots, model.device)
 
     def free_slots(self, active: int) -> int:
         free = self._slots - active
@@ -36,22 +36,22 @@ class RoomsDecoder:
         device = self._model.device
         rests = [prompt[self._shared :] for prompt in prompts]
         lengths = [len(rest) for rest in rests]
-        rows = PackedRows(lengths, self._rooms.prefix, device, keep=True)
+        rows = PackedRows(lengths, self._cache.prefix, device, keep=True)
         ids_1N = torch.tensor([[token for rest in rests for token in rest]], device=device)
         positions = [place for length in lengths for place in range(self._shared, self._shared + length)]
         with attention.use(rows):
             logits = self._logits(ids_1N, torch.tensor([positions], device=device), torch.tensor(lengths).cumsum(0) - 1)
-        self._rooms.enter(rows.seen, lengths)
+        self._cache.enter(rows.seen, lengths)
         return logits
 
     def step(self, tokens_B: Tensor) -> Tensor:
-        places_1A = self._rooms.begin_step()[None] + self._shared
-        with attention.use(self._rooms):
+        places_1A = self._cache.begin_step()[None] + self._shared
+        with attention.use(self._cache):
             return self._logits(tokens_B[None], places_1A, torch.arange(len(tokens_B)))
 
     def keep(self, going: list[int]) -> list[int]:
         """Rows from the end move into the slots of those that leave: nothing else is written."""
-        return self._rooms.keep(going)
+        return self._cache.keep(going)
 
     def _logits(self, ids_1N: Tensor, positions_1N: Tensor, chosen: Tensor) -> Tensor:
         output = self._model(
@@ -60,8 +60,8 @@ class RoomsDecoder:
         return output.logits[0]
 
 
-class _Rooms:
-    """The layout of a step: one new token for each active row."""
+class SlotCache:
+    """The layout of a step: one new token for each active row, behind the keys and values that its slot holds."""
 
     def __init__(self, prefix: Prefix, slots: int, device: torch.device) -> None:
         self.prefix = prefix
