@@ -56,14 +56,14 @@ class LiteLLMProviders:
     def __init__(self, roles: Mapping[str, ExternalRole]) -> None:
         self._roles = roles
         self._budget = Budget()
-        self._ledger: Ledger | None = None
+        self._ledger = Ledger(None)
         self._prices: dict[str, Price | None] = {}
         self._bounds: dict[str, int] = {}  # of a reply's tokens, by role, where no setting does it
 
     def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
         """Raises ConfigError where a budget is set, and a model's price or the length of its replies is not known."""
         settings, self._budget = client_factory.settings, client_factory.budget
-        self._ledger = Ledger(ledger) if ledger is not None else None
+        self._ledger = Ledger(ledger)
         for name, role in self._roles.items():
             model = resolve_model(role.model, import_litellm(role.model))
             self._prices[role.model] = price_of(model, settings)
@@ -116,8 +116,7 @@ class LiteLLMProviders:
 
     def _note(self, call: LedgerCall) -> None:
         record_call(call)
-        if self._ledger is not None:
-            self._ledger.call(call)
+        self._ledger.call(call)
 
     async def _ask(self, role: ExternalRole, call: Call) -> tuple[list[Reply], Counted]:
         """The replies, and what the provider says that they took."""

@@ -129,9 +129,10 @@ def calls_to(listener: Callable[[Call], None]) -> Iterator[None]:
 
 
 class Ledger:
-    """Appends to one file, a whole line at a time. Several processes may share it. Made when the first line comes."""
+    """Appends to one file, a whole line at a time. Several processes may share it. Made when the first line comes.
+    path None: nothing is kept."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self._descriptor: int | None = None
 
@@ -154,6 +155,8 @@ class Ledger:
             self._descriptor = None
 
     def _append(self, record: dict[str, Any]) -> None:
+        if self.path is None:
+            return
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
