@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coachrl.coach import replies
-from coachrl.coach.verdict import ABSTAIN_KEY, Verdict, abstentions, closed_schema, without_suggestion
+from coachrl.coach.replies import Statement
+from coachrl.coach.verdict import ABSTAIN_KEY, Verdict, abstains, closed_schema, without_suggestion
 from coachrl.errors import CoachError, ConfigError
 from coachrl.text import brief
 from coachrl.types import HIGHEST_SCORE, CriterionScore
@@ -101,15 +102,10 @@ def parse_verdict_by_criteria(reply: str, criteria: Sequence[Criterion]) -> Verd
     text, suggestion = without_suggestion(replies.own_words(reply))
     objects = list(replies.json_objects(text))
     stated = [*_in_lines(text), *_in_objects(objects)]
-    abstained = abstentions(text, objects)
-    end = max([0, *(one.end for one in stated), *abstained])
-    if abstained:
-        if any(one.value is not None for one in stated if one.part == "score"):
-            raise CoachError("the reply contradicts itself: it abstains and gives scores")
-        replies.check_end(text, end, "verdict")
+    if abstains(text, objects, stated):
         return Verdict(None, None, text, suggestion)
     scores = tuple(_judged(criterion, stated) for criterion in criteria)
-    replies.check_end(text, end, "verdict")
+    replies.check_end(text, max(one.end for one in stated), "verdict")
     return Verdict(weighted_mean(scores), None, text, suggestion, scores)
 
 
@@ -119,40 +115,27 @@ def weighted_mean(scores: Sequence[CriterionScore]) -> float:
     return min(HIGHEST_SCORE, sum(score.weight / whole * score.score_0_10 for score in scores))
 
 
-@dataclass(frozen=True)
-class _Statement:
-    """A score or a reason of a criterion, and where in the reply it ends."""
-
-    name: str
-    part: str
-    value: Any
-    end: int
-
-
-def _judged(criterion: Criterion, stated: Sequence[_Statement]) -> CriterionScore:
-    own = [one for one in stated if one.name == criterion.name]
-    key = f"SCORE {criterion.name}"
-    scores = {replies.number_within(one.value, key, 0, 10) for one in own if one.part == "score"}
-    reasons = [str(one.value) for one in own if one.part == "reason" and replies.undecorated(str(one.value or ""))]
-    if len(scores) > 1:
-        raise CoachError(f"the reply contradicts itself: two scores for the criterion {criterion.name}")
-    score = scores.pop() if scores else None
+def _judged(criterion: Criterion, stated: Sequence[Statement]) -> CriterionScore:
+    score = replies.one_number(stated, f"SCORE {criterion.name}", 0, 10)
     if score is None:
-        raise CoachError(f"the criterion {criterion.name} has no score: no line '{key}: n'")
+        raise CoachError(f"the criterion {criterion.name} has no score, and the others have one")
+    reasons = [replies.undecorated(str(one.value or "")) for one in stated if one.key == f"REASON {criterion.name}"]
+    reasons = [reason for reason in reasons if reason]
     if not reasons:
         raise CoachError(f"the criterion {criterion.name} has no reason: no line 'REASON {criterion.name}: ...'")
-    return CriterionScore(criterion.name, criterion.weight, score, replies.undecorated(reasons[-1]))
+    return CriterionScore(criterion.name, criterion.weight, score, reasons[-1])
 
 
-def _in_lines(text: str) -> Iterator[_Statement]:
+def _in_lines(text: str) -> Iterator[Statement]:
     for match in replies.last_statements(_LINE, text):
-        yield _Statement(match["name"].replace("\\", "").lower(), match["part"].lower(), match["value"], match.end())
+        name = match["name"].replace("\\", "").lower()
+        yield Statement(f"{match['part'].upper()} {name}", match["value"], match.start(), match.end())
 
 
-def _in_objects(objects: Sequence[tuple[dict[str, Any], int]]) -> Iterator[_Statement]:
+def _in_objects(objects: Sequence[tuple[dict[str, Any], int]]) -> Iterator[Statement]:
     for fields, end in objects:
         listed = fields.get("criteria")
         for name, judged in listed.items() if isinstance(listed, dict) else ():
             for part in ("reason", "score") if isinstance(judged, dict) else ():
                 if part in judged:
-                    yield _Statement(name.lower(), part, judged[part], end)
+                    yield Statement(f"{part.upper()} {name.lower()}", judged[part], end, end)

@@ -33,11 +33,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from coachrl.coach.replies import (
+    Statement,
     bare,
     check_end,
     json_objects,
     last_statements,
-    number_within,
+    one_number,
     own_words,
     shown,
     statement_lines,
@@ -113,27 +114,19 @@ def parse_verdict(reply: str) -> Verdict:
     """The verdict of `reply`. Raises CoachError, saying what is wrong, where it does not hold exactly one."""
     text, suggestion = without_suggestion(own_words(reply))
     objects = list(json_objects(text))
-    scores: set[float | None] = set()
-    answers: set[float | None] = set()
-    end = 0
-    for key, value, stated_to in _statements(text, objects):
-        end = max(end, stated_to)
-        if key == "process_score":
-            scores.add(number_within(value, "PROCESS_SCORE", 0, 10))
-        else:
-            answers.add(_answer(value))
-    if not scores:
+    stated = list(_statements(text, objects))
+    if all(one.key != "PROCESS_SCORE" for one in stated):
         raise CoachError(f"the reply has no line 'PROCESS_SCORE: n': {shown(text)}")
-    answers.discard(None)
-    if len(scores) > 1 or len(answers) > 1:
-        raise CoachError(f"the reply contradicts itself: {_listed(scores if len(scores) > 1 else answers)}")
-    check_end(text, end, "verdict")
-    return Verdict(
-        scores.pop(), answers.pop() if answers else None, _rationale(text, objects), suggestion or _suggested(objects)
-    )
+    score = one_number(stated, "PROCESS_SCORE", 0, 10)
+    answers = {_answer(one.value) for one in stated if one.key == "ANSWER_CORRECT"} - {None}
+    if len(answers) > 1:
+        raise CoachError("the reply contradicts itself: 0 and 1 for ANSWER_CORRECT")
+    check_end(text, max(one.end for one in stated), "verdict")
+    answer = answers.pop() if answers else None
+    return Verdict(score, answer, rationale_of(text, objects), suggestion or _suggested(objects))
 
 
-def _rationale(text: str, objects: Sequence[_Placed]) -> str:
+def rationale_of(text: str, objects: Sequence[_Placed]) -> str:
     """The reasons of a reply that is one JSON object and gives them; else all of it."""
     found = objects[0][0] if text.startswith("{") and objects else {}
     return found["rationale"] if isinstance(found.get("rationale"), str) else text
@@ -169,24 +162,36 @@ def without_suggestion(text: str) -> tuple[str, str]:
     return outside.strip(), text[opening.end() : closing.start()].strip()
 
 
-def _statements(text: str, objects: Sequence[_Placed]) -> Iterator[tuple[str, Any, int]]:
-    """Every (key, raw value, end in the text) that the reply states, on a line of its own or in a JSON object; of lines
-    that say the same, the last."""
+def _statements(text: str, objects: Sequence[_Placed]) -> Iterator[Statement]:
+    """All that the reply states, on a line of its own or in a JSON object; of lines that say the same, the last."""
     for match in last_statements(_LINE, text):
-        yield "process_score" if match["key"][0] in "Pp" else "answer_correct", match["value"], match.end()
+        key = "PROCESS_SCORE" if match["key"][0] in "Pp" else "ANSWER_CORRECT"
+        yield Statement(key, match["value"], match.start(), match.end())
     if declined := abstentions(text, objects):
-        yield "process_score", "ABSTAIN", max(declined)
+        yield Statement("PROCESS_SCORE", "ABSTAIN", max(declined), max(declined))
     for found, end in objects:
         fields = _lowered(found)
-        for key in ("process_score", "answer_correct"):
-            if key in fields and not (fields[key] is None and (key == "answer_correct" or _abstains(fields))):
-                yield key, fields[key], end
+        for name in ("process_score", "answer_correct"):
+            if name in fields and not (fields[name] is None and (name == "answer_correct" or _abstains(fields))):
+                yield Statement(name.upper(), fields[name], end, end)
 
 
 def abstentions(text: str, objects: Sequence[_Placed]) -> list[int]:
     """Where each statement ends by which the coach abstains from the whole: a line of its own, or a JSON key."""
     lines = [match.end() for match in _ABSTAIN_LINE.finditer(text)]
     return lines + [end for found, end in objects if _abstains(_lowered(found))]
+
+
+def abstains(text: str, objects: Sequence[_Placed], stated: Sequence[Statement]) -> bool:
+    """Whether the coach abstains from the whole. Raises CoachError where it gives a score ("SCORE ...") all the same,
+    or goes on after that."""
+    declined = abstentions(text, objects)
+    if not declined:
+        return False
+    if any(one.value is not None for one in stated if one.key.startswith("SCORE ")):
+        raise CoachError("the reply contradicts itself: it abstains and gives scores")
+    check_end(text, max([*declined, *(one.end for one in stated)]), "verdict")
+    return True
 
 
 def _abstains(fields: Mapping[str, Any]) -> bool:
@@ -205,7 +210,3 @@ def _answer(value: Any) -> float | None:
     if text.lower() in ("0", "1", "0.0", "1.0", "true", "false"):
         return float(text.lower() in ("1", "1.0", "true"))
     raise CoachError(f"ANSWER_CORRECT is neither 0 nor 1: {shown(text)}")
-
-
-def _listed(values: set[float | None]) -> str:
-    return " and ".join(sorted("ABSTAIN" if value is None else f"{value:g}" for value in values))

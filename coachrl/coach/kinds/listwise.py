@@ -18,8 +18,16 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient, Reply
 from coachrl.coach.kinds.llm import LLMCoach, with_replies
 from coachrl.coach.prompt_rendering import render_siblings
-from coachrl.coach.replies import check_end, json_objects, last_statements, number_within, own_words, statement_lines
-from coachrl.coach.verdict import ABSTAIN_KEY, RATIONALE_KEY, abstentions, closed_schema
+from coachrl.coach.replies import (
+    Statement,
+    check_end,
+    json_objects,
+    last_statements,
+    one_number,
+    own_words,
+    statement_lines,
+)
+from coachrl.coach.verdict import ABSTAIN_KEY, RATIONALE_KEY, abstains, closed_schema, rationale_of
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, ConfigError
 from coachrl.prompts import Prompt
@@ -88,35 +96,24 @@ def parse_scores(reply: str, letters: str) -> tuple[dict[str, float] | None, str
     where one has none or two, where another letter has one, or where more follows the last."""
     text = own_words(reply)
     objects = list(json_objects(text))
-    stated = [(match["name"].upper(), match["value"], match.end()) for match in last_statements(_LINE, text)]
+    stated = [
+        Statement(f"SCORE {match['name'].upper()}", match["value"], match.start(), match.end())
+        for match in last_statements(_LINE, text)
+    ]
     for fields, end in objects:
         listed = fields.get("scores")
-        stated += [(name.upper(), value, end) for name, value in listed.items()] if isinstance(listed, dict) else []
-    declined = abstentions(text, objects)
-    end = max([0, *declined, *(end for *_, end in stated)])
-    if declined:
-        if any(value is not None for _, value, _ in stated):
-            raise CoachError("the reply contradicts itself: it abstains and gives scores")
-        check_end(text, end, "verdict")
+        for name, value in listed.items() if isinstance(listed, dict) else ():
+            stated.append(Statement(f"SCORE {name.upper()}", value, end, end))
+    if abstains(text, objects, stated):
         return None, text
-    scores = _scores(stated, letters)
-    check_end(text, end, "verdict")
-    rationale = objects[0][0].get("rationale") if objects and text.startswith("{") else None
-    return scores, rationale if isinstance(rationale, str) else text
-
-
-def _scores(stated: Sequence[tuple[str, Any, int]], letters: str) -> dict[str, float]:
     scores: dict[str, float] = {}
-    for name, value, _ in stated:
-        score = number_within(value, f"SCORE {name}", 0, 10)
+    for name in dict.fromkeys([*(one.key.removeprefix("SCORE ") for one in stated), *letters]):
+        score = one_number(stated, f"SCORE {name}", 0, 10)
         if score is None or name not in tuple(letters):
             raise CoachError(f"a score was asked for of each of {', '.join(letters)}, and {name} is none of them")
-        if scores.setdefault(name, score) != score:
-            raise CoachError(f"the reply contradicts itself: two scores for {name}")
-    missing = [letter for letter in letters if letter not in scores]
-    if missing:
-        raise CoachError(f"the reply has no line 'SCORE {missing[0]}: n'")
-    return scores
+        scores[name] = score
+    check_end(text, max(one.end for one in stated), "verdict")
+    return scores, rationale_of(text, objects)
 
 
 def _closing(letters: str) -> str:
