@@ -8,13 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coachrl.coach.clients.base import (
-    ChatRequest,
-    Provider,
-    Reply,
-    seconds_of_retry_after,
-    without_secrets,
-)
+from coachrl.coach.clients.base import ChatRequest, Provider, Reply, seconds_of_retry_after, without_secrets
 from coachrl.coach.clients.openai_compatible import conversation, reply_of
 from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
@@ -108,8 +102,8 @@ class LiteLLMClient(Provider):
             return CoachUnavailable(f"coach {self.model}: {said}")
         if status in _UNREAD_STATUS or _UNREAD in said:
             return self._unreadable(ValueError(said.partition(" Traceback")[0]))
-        if status in (401, 402, 403) and (missing := _missing_keys(self.model, self._litellm)):
-            return CoachUnavailable(_needs(self.model, missing))
+        if status in (401, 402, 403) and (missing := _missing_key(self.model, self._litellm)) is not None:
+            return missing
         if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError) and status not in (401, 402, 403, 404):
             return self._broken_off(said, _retry_after_s(error))
         about_the_key = "the provider refused the key: check its environment variable"
@@ -156,22 +150,19 @@ def _check_key(model: str, api_base: str | None, litellm: ModuleType) -> str | N
     """
     if api_base is not None:
         return "not-needed" if model.startswith("openai/") and not os.environ.get("OPENAI_API_KEY") else None
-    missing = _missing_keys(model, litellm)
-    if missing:
-        raise CoachUnavailable(_needs(model, missing))
+    if (missing := _missing_key(model, litellm)) is not None:
+        raise missing
     return None
 
 
-def _missing_keys(model: str, litellm: ModuleType) -> list[str]:
-    """Environment variables that the model's provider needs and that are not set. Empty where no key is among them:
+def _missing_key(model: str, litellm: ModuleType) -> CoachUnavailable | None:
+    """What is said of variables that the model's provider needs and that are not set. None where no key is among them:
     LiteLLM has its own values for addresses and regions (Ollama's port on this machine)."""
     missing = sorted(litellm.validate_environment(model=model)["missing_keys"])
-    return missing if any(word in name for name in missing for word in ("KEY", "TOKEN")) else []
-
-
-def _needs(model: str, variables: list[str]) -> str:
+    if not any(word in name for name in missing for word in ("KEY", "TOKEN")):
+        return None
     joint = " or " if model.startswith("gemini/") else " and "
-    return f"coach '{model}' needs a key: set {joint.join(variables)} in the environment"
+    return CoachUnavailable(f"coach '{model}' needs a key: set {joint.join(missing)} in the environment")
 
 
 def _retry_after_s(error: Any) -> float | None:

@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from coachrl.coach.clients.base import (
-    ChatClient,
-    ChatRequest,
-    CoachUnreachable,
-    Provider,
-    Reply,
-    TransientCoachError,
-)
+from coachrl.coach.clients.base import ChatClient, ChatRequest, CoachUnreachable, Provider, Reply, TransientCoachError
 from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.cache import ReplyCache, cache_key
 from coachrl.coach.clients.ledger import Call, record_call
@@ -146,7 +139,7 @@ class RetryingClient:
         async with lock:  # the same question while it is being answered waits for that answer
             reply = self._cache.get(key)
             if reply is not None:
-                record_call(_answered(self._call(request), reply))
+                record_call(_answered(request, reply))
                 return reply
             return await self._patiently(request, keep=partial(self._cache.put, key))
 
@@ -201,7 +194,8 @@ class RetryingClient:
                 if isinstance(error, TransientCoachError) and error.throttled:
                     self._shared.concurrency.refused(began, error)
                 usage = Usage(attempts=1, cost_usd=None if maybe_billed else 0.0, latency_s=latency_s)
-                record_call(replace(self._call(request), error=str(error), usage=usage, reserved_usd=reservation.usd))
+                call = Call("", self.model, request.prompt_hash, request.messages, error=str(error), usage=usage)
+                record_call(replace(call, reserved_usd=reservation.usd))
                 raise
             cost_usd = None
             if self._price is not None and reply.usage_known:
@@ -209,14 +203,11 @@ class RetryingClient:
             reply = replace(reply, usage=replace(reply.usage, cost_usd=cost_usd))
             if keep is not None:
                 keep(reply)  # in the cache, before the ledger: after a kill no call on record is paid for again
-            record_call(replace(_answered(self._call(request), reply), reserved_usd=reservation.usd))
+            record_call(_answered(request, reply, reservation.usd))
         self._shared.concurrency.taken()
         if reply.usage_known:
             self._shared.rate.correct(permit, reply.usage.tokens_in + reply.usage.tokens_out)
         return reply
-
-    def _call(self, request: ChatRequest) -> Call:
-        return Call("", self.model, request.prompt_hash, request.messages)
 
 
 class _Patience:
@@ -338,5 +329,6 @@ def _likely_tokens(request: ChatRequest) -> int:
     return into + min(request.max_tokens, _EXPECTED_REPLY_TOKENS)
 
 
-def _answered(call: Call, reply: Reply) -> Call:
-    return replace(call, model=reply.model, reply=reply.said, finish_reason=reply.finish_reason, usage=reply.usage)
+def _answered(request: ChatRequest, reply: Reply, reserved_usd: float = 0.0) -> Call:
+    asked = Call("", reply.model, request.prompt_hash, request.messages, reserved_usd=reserved_usd)
+    return replace(asked, reply=reply.said, finish_reason=reply.finish_reason, usage=reply.usage)
