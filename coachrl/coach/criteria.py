@@ -19,7 +19,15 @@ from typing import Any
 
 from coachrl.coach import replies
 from coachrl.coach.replies import Statement
-from coachrl.coach.verdict import ABSTAIN_KEY, Verdict, abstains, closed_schema, without_suggestion
+from coachrl.coach.verdict import (
+    ABSTAIN_KEY,
+    HOW_TO_ABSTAIN,
+    SCORE_OR_NOT,
+    Verdict,
+    abstains,
+    closed_schema,
+    without_suggestion,
+)
 from coachrl.errors import CoachError, ConfigError
 from coachrl.text import brief
 from coachrl.types import HIGHEST_SCORE, CriterionScore
@@ -30,7 +38,7 @@ _LINE = replies.statement_lines(
     r"(?P<part>SCORE|REASON)[ \u00a0]+(?P<name>[a-z](?:\\?[a-z0-9_-])*+)"
 )  # Markdown writes \_
 _REASON = {"type": "string", "description": "one or two sentences"}
-_SCORE = {"anyOf": [{"type": "number"}, {"type": "null"}], "description": "from 0 to 10, or null where you abstain"}
+_SCORE = {**SCORE_OR_NOT, "description": "from 0 to 10, or null where you abstain"}
 
 
 @dataclass(frozen=True)
@@ -72,10 +80,7 @@ def criteria_words(criteria: Sequence[Criterion]) -> str:
     questions = [f"- {one.name} ({one.weight / whole:.0%} of the total): {one.question}" for one in criteria]
     lines = [f"REASON {one.name}: <one or two sentences>\nSCORE {one.name}: <number from 0 to 10>" for one in criteria]
     closing = "Then end with exactly these lines, each number alone after its colon. Give no total: it is computed."
-    return "\n".join([*questions, "", closing, "", *lines, "", _HOW_TO_ABSTAIN])
-
-
-_HOW_TO_ABSTAIN = "If the material does not allow any judgement, write the word ABSTAIN alone in place of these lines."
+    return "\n".join([*questions, "", closing, "", *lines, "", HOW_TO_ABSTAIN])
 
 
 def criteria_schema(criteria: Sequence[Criterion], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -88,12 +93,6 @@ def criteria_schema(criteria: Sequence[Criterion], extra: Mapping[str, Any] | No
         '"score" (a number from 0 to 10, or null where you abstain)',
     }
     return closed_schema({**(extra or {}), "criteria": by_name, **ABSTAIN_KEY})
-
-
-def repair_words(criteria: Sequence[Criterion]) -> str:
-    """What a model is told whose reply could not be read."""
-    lines = ", ".join(f"'REASON {one.name}: ...', 'SCORE {one.name}: n'" for one in criteria)
-    return f"Keep your judgement and answer again with these lines alone: {lines}; or with the one word ABSTAIN."
 
 
 def parse_verdict_by_criteria(reply: str, criteria: Sequence[Criterion]) -> Verdict:

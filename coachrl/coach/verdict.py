@@ -28,7 +28,7 @@ that quotes such a line and says nothing after it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +51,10 @@ _ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*+ABSTAIN[ \t*_`.]*+(?::.*)?$", re.MULTI
 _OPENING = re.compile(r"^[ \t]*+<suggestion>", re.MULTILINE)
 _CLOSING = re.compile(r"</suggestion>[ \t]*+$", re.MULTILINE)
 _Placed = tuple[dict[str, Any], int]
-_SCORE_OR_NOT = {"anyOf": [{"type": "number"}, {"type": "null"}]}
+SCORE_OR_NOT: Mapping[str, Any] = {"anyOf": [{"type": "number"}, {"type": "null"}]}
 _VERDICT_KEYS: Mapping[str, Any] = {
     "rationale": {"type": "string", "description": "your reasons, in two to five sentences"},
-    "process_score": {**_SCORE_OR_NOT, "description": "the score, a number from 0 to 10, or null where you abstain"},
+    "process_score": {**SCORE_OR_NOT, "description": "the score, a number from 0 to 10, or null where you abstain"},
     "answer_correct": {
         "anyOf": [{"type": "integer", "enum": [0, 1]}, {"type": "null"}],
         "description": "0 or 1 where you were asked for ANSWER_CORRECT, else null",
@@ -62,6 +62,7 @@ _VERDICT_KEYS: Mapping[str, Any] = {
     "abstain": {"type": "boolean", "description": "true where the material does not allow any judgement"},
 }
 
+HOW_TO_ABSTAIN = "If the material does not allow any judgement, write the word ABSTAIN alone in place of these lines."
 RATIONALE_KEY: Mapping[str, Any] = {"rationale": _VERDICT_KEYS["rationale"]}
 ABSTAIN_KEY: Mapping[str, Any] = {"abstain": _VERDICT_KEYS["abstain"]}
 SUGGESTION_KEY: Mapping[str, Any] = {
@@ -108,6 +109,12 @@ def json_instruction(schema: Mapping[str, Any]) -> str:
     """What a prompt says at its end where the reply must meet `schema`."""
     keys = "\n".join(f'- "{name}": {entry["description"]}' for name, entry in schema["properties"].items())
     return f"Give your answer as one JSON object, in place of any closing lines asked for above. Its keys:\n{keys}"
+
+
+def repair_words(lines: Iterable[str]) -> str:
+    """What a model is told whose reply could not be read."""
+    wanted = ", ".join(f"'{line}'" for line in lines)
+    return f"Keep your judgement and answer again with these lines alone: {wanted}; or with the one word ABSTAIN."
 
 
 def parse_verdict(reply: str) -> Verdict:

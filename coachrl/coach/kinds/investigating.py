@@ -19,7 +19,7 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient, ChatRequest, Function, Reply
 from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.coach.kinds.llm import LLMCoach, ask_until_read
-from coachrl.coach.prompt_rendering import fenced, render_request
+from coachrl.coach.prompt_rendering import fenced, streams_of
 from coachrl.coach.verdict import Verdict
 from coachrl.config import CoachConfig
 from coachrl.config.coach import ToolsConfig
@@ -81,7 +81,7 @@ class InvestigatingCoach(LLMCoach):
         return replace(self._in_plain_words(text), function=function)
 
     async def _investigate(self, request: CoachRequest, desk: _Desk) -> tuple[Verdict, list[Reply]]:
-        text = f"{render_request(self._prompt, request, self._evidence)}\n\n{self._how_to()}"
+        text = f"{self._text(request)}\n\n{self._how_to()}"
         asked = self._asking(text, self._schema)
         replies: list[Reply] = []
         while desk.is_open and not self._is_spent(replies):
@@ -172,7 +172,7 @@ class _Desk:
         self.seconds_left -= monotonic() - began
         _check_sound(execution)
         note, self._note = self._note, ""
-        return f"{note}{_words(execution)}"
+        return f"{note}The program ended with state '{execution.state}'.\n{streams_of(execution)}"
 
     async def close(self) -> None:
         if self._workspace is not None:
@@ -200,11 +200,6 @@ def _apart(code: str) -> str:
 def _check_sound(execution: Execution) -> None:
     if execution.state == "infrastructure":
         raise SandboxError(f"it broke while a program ran: {execution.stderr.strip()[-200:]}")
-
-
-def _words(execution: Execution) -> str:
-    streams = "\n".join(part for part in (execution.stdout.strip(), execution.stderr.strip()) if part)
-    return f"The program ended with state '{execution.state}'.\n{streams or '(no output)'}"
 
 
 def _program_in(call: FunctionCall) -> str | None:

@@ -9,13 +9,13 @@ question again; nothing else tells who wrote which. The reply must hold a score 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from string import ascii_uppercase
 from typing import Any
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.clients.base import ChatClient, Reply
+from coachrl.coach.clients.base import ChatClient
 from coachrl.coach.kinds.llm import LLMCoach, with_replies
 from coachrl.coach.prompt_rendering import render_siblings
 from coachrl.coach.replies import (
@@ -27,7 +27,16 @@ from coachrl.coach.replies import (
     own_words,
     statement_lines,
 )
-from coachrl.coach.verdict import ABSTAIN_KEY, RATIONALE_KEY, abstains, closed_schema, rationale_of
+from coachrl.coach.verdict import (
+    ABSTAIN_KEY,
+    HOW_TO_ABSTAIN,
+    RATIONALE_KEY,
+    SCORE_OR_NOT,
+    abstains,
+    closed_schema,
+    rationale_of,
+    repair_words,
+)
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, ConfigError
 from coachrl.prompts import Prompt
@@ -54,33 +63,24 @@ class ListwiseCoach(LLMCoach):
         listed = shuffled(requests, self._repeat)
         letters = ascii_uppercase[: len(listed)]
         text = f"{render_siblings(self._prompt, listed, self._evidence)}\n\n{_closing(letters)}"
-        (scores, rationale), replies = await self._ask_until_read(
-            text, partial(parse_scores, letters=letters), _repair(letters), _schema(letters)
+        (scores, rationale), replies = await self._ask(
+            text,
+            partial(parse_scores, letters=letters),
+            repair_words(f"SCORE {letter}: n" for letter in letters),
+            _schema(letters),
         )
-        by_id = {
-            request.action.id: self._score(request, place, scores, rationale, replies)
-            for place, request in enumerate(listed)
-        }
+        by_id = {}
+        for place, (letter, request) in enumerate(zip(letters, listed, strict=True), start=1):
+            score = CoachScore(
+                action_id=request.action.id,
+                status="abstained" if scores is None else "scored",
+                process_0_10=None if scores is None else scores[letter],
+                rationale=f"(This was reply {letter} of a comparison.)\n{rationale}",
+                prompt_hash=self._prompt.sha256,
+                position=place,
+            )
+            by_id[request.action.id] = with_replies(score, replies)
         return [by_id[request.action.id] for request in requests]
-
-    def _score(
-        self,
-        request: CoachRequest,
-        place: int,
-        scores: Mapping[str, float] | None,
-        rationale: str,
-        replies: Sequence[Reply],
-    ) -> CoachScore:
-        letter = ascii_uppercase[place]
-        score = CoachScore(
-            action_id=request.action.id,
-            status="abstained" if scores is None else "scored",
-            process_0_10=None if scores is None else scores[letter],
-            rationale=f"(This was reply {letter} of a comparison.)\n{rationale}",
-            prompt_hash=self._prompt.sha256,
-            position=place + 1,
-        )
-        return with_replies(score, replies)
 
 
 def shuffled(requests: Sequence[CoachRequest], repeat: int) -> list[CoachRequest]:
@@ -125,18 +125,12 @@ In place of the one closing line that was asked for above, end with exactly thes
 
 {lines}
 
-If the material does not allow any judgement, write the word ABSTAIN alone in place of these lines."""
-
-
-def _repair(letters: str) -> str:
-    lines = ", ".join(f"'SCORE {letter}: n'" for letter in letters)
-    return f"Keep your judgement and answer again with these lines alone: {lines}; or with the one word ABSTAIN."
+{HOW_TO_ABSTAIN}"""
 
 
 def _schema(letters: str) -> dict[str, Any]:
-    number = {"anyOf": [{"type": "number"}, {"type": "null"}]}
     scores = {
-        **closed_schema(dict.fromkeys(letters, number)),
+        **closed_schema(dict.fromkeys(letters, SCORE_OR_NOT)),
         "description": f"an object with the keys {', '.join(letters)}, each a number from 0 to 10, or null where you "
         "abstain",
     }

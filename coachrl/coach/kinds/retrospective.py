@@ -18,7 +18,7 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient
 from coachrl.coach.kinds.llm import PromptedCoach, with_replies
 from coachrl.coach.replies import Statement
-from coachrl.coach.verdict import closed_schema
+from coachrl.coach.verdict import ABSTAIN_KEY, closed_schema
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
@@ -35,7 +35,7 @@ _SCHEMA: Mapping[str, Any] = {
         "description": "this action's share of the outcome, a number from -10 to 10, or null where you abstain",
     },
     "residual": {"type": "string", "description": "what is left to be explained by earlier actions, with its points"},
-    "abstain": {"type": "boolean", "description": "true where the material does not allow any judgement"},
+    **ABSTAIN_KEY,
 }
 _REPAIR = (
     "Keep your judgement and answer again with two lines alone, 'CONTRIBUTION: n', n being one number from -10 to 10 "
@@ -61,7 +61,7 @@ class RetrospectiveCoach(PromptedCoach):
     async def score(self, request: CoachRequest) -> CoachScore:
         """The contribution and the residual of `request.action`; its process score is None. Raises CoachError where two
         replies running held no attribution, and what the client raises."""
-        attribution, replies = await self._ask(request, parse_attribution, _REPAIR)
+        attribution, replies = await self._ask(self._text(request), parse_attribution, _REPAIR)
         score = CoachScore(
             request.action.id,
             "abstained" if attribution.contribution is None else "scored",
