@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from coachrl.errors import PolicyError
@@ -21,7 +20,7 @@ from coachrl.pipelines.generation import Message, PolicyTokenizer, opens_thinkin
 from coachrl.pipelines.team.tools import OPEN, calls_in, told_of, without_calls
 from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.text import visible
-from coachrl.types import FinishReason
+from coachrl.types import Action
 
 _MOST_REMEMBERED = 10_000
 
@@ -101,36 +100,25 @@ def as_message(reply: Reply) -> dict[str, Any]:
     return {"role": "assistant", "content": reply.text, "tool_calls": calls}
 
 
-@dataclass(frozen=True)
-class Written:
-    """What a model wrote in answer to a call. text: as `reply_text` has it."""
-
-    text: str
-    prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: FinishReason
-
-
-def read_reply(written: Written, call: Call, tokenizer: PolicyTokenizer) -> Reply:
+def read_reply(action: Action, call: Call, tokenizer: PolicyTokenizer) -> Reply:
     """What the app is answered. Calls of functions that it did not offer, or that cannot be read, stay text."""
-    text, stop_text = before_stop(written.text, call.stop)
-    asked = asked_functions(text, call, written)
-    ending: StopReason = "tool_calls" if asked else written.finish_reason
+    text, stop_text = before_stop(action.text, call.stop)
+    asked = asked_functions(text, call, action)
+    ending: StopReason = "tool_calls" if asked else action.finish_reason
     return Reply(
         text=without_calls(text) if asked else visible(text),
         finish_reason=ending,
-        prompt_tokens=len(written.prompt_ids),
-        token_ids=written.token_ids,
-        logprobs=written.logprobs,
-        token_texts=tuple(tokenizer.decode([token]) for token in written.token_ids) if call.logprobs else (),
+        prompt_tokens=len(action.prompt_ids),
+        token_ids=action.response_ids,
+        logprobs=action.logprobs,
+        token_texts=tuple(tokenizer.decode([token]) for token in action.response_ids) if call.logprobs else (),
         tool_calls=asked,
         stop_text=stop_text,
     )
 
 
-def asked_functions(text: str, call: Call, written: Written) -> tuple[FunctionCall, ...]:
-    """The functions that a reply asks for: all of its calls, or none where one of them cannot be made."""
+def asked_functions(text: str, call: Call, action: Action) -> tuple[FunctionCall, ...]:
+    """The functions that the text of an action asks for: all of its calls, or none where one of them cannot be made."""
     if not offered(call):
         return ()
     names = {tool["function"]["name"] for tool in call.tools}
@@ -139,7 +127,9 @@ def asked_functions(text: str, call: Call, written: Written) -> tuple[FunctionCa
         read = _parsed(asked)
         if read is None or read[0] not in names:
             return ()
-        found.append(FunctionCall(_call_id(written, place), *read))
+        # Unique in a conversation, which only ever grows; made of what was read and written, so that a run repeats.
+        digest = hashlib.sha256(repr((action.prompt_ids, action.response_ids, place)).encode())
+        found.append(FunctionCall(f"call_{digest.hexdigest()[:24]}", *read))
     return tuple(found if call.parallel_tool_calls else found[:1])
 
 
@@ -158,12 +148,6 @@ def _parsed(asked: str) -> tuple[str, dict[str, Any]] | None:
         return None
     arguments = read.get("arguments", read.get("parameters", {}))
     return (read["name"], arguments) if isinstance(arguments, dict) else None
-
-
-def _call_id(written: Written, place: int) -> str:
-    """Unique in a conversation, which only ever grows; made of what was read and written, so that a run repeats."""
-    digest = hashlib.sha256(repr((written.prompt_ids, written.token_ids, place)).encode())
-    return f"call_{digest.hexdigest()[:24]}"
 
 
 def _encoded(call: Call, tokenizer: PolicyTokenizer, thinking: bool) -> tuple[int, ...]:

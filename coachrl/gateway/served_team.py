@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from coachrl.errors import ContextOverflow
 from coachrl.gateway.calls import Call, Reply, UnknownModel, WrongToken
-from coachrl.gateway.conversation_tokens import Conversations, Written, read_reply
+from coachrl.gateway.conversation_tokens import Conversations, read_reply
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.generation import Generator, reply_text, stopped_at
 from coachrl.pipelines.team.team import together
+from coachrl.pipelines.team.trajectory import action_of
 from coachrl.seeding import derive_seed
 from coachrl.types import Role, SamplingParams
 
@@ -74,8 +75,7 @@ class ServedTeam:
             drawn = await self._generator.generate(role.policy, prompt.ids, sampling)
         drawn = stopped_at(drawn, tokenizer, call.stop)
         text = reply_text(tokenizer, prompt.ids, drawn.token_ids, prompt.opening)
-        written = Written(text, prompt.ids, drawn.token_ids, drawn.logprobs, drawn.finish_reason)
-        reply = read_reply(written, call, tokenizer)
+        reply = read_reply(action_of(role, 0, prompt, drawn, text), call, tokenizer)
         self._conversations.remember(call, reply, prompt.ids)
         return reply
 

@@ -12,7 +12,7 @@ from coachrl.commands.build import policies_of
 from coachrl.config import CoachConfig, PipelineConfig, RunConfig
 from coachrl.errors import BudgetExceeded, ConfigError
 from coachrl.gateway.calls import Call
-from coachrl.gateway.external import ExternalRole, LiteLLMProviders
+from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.samples import to_samples
@@ -100,7 +100,9 @@ async def test_external_calls_are_counted_and_end_the_run_before_they_pass_its_b
 async def sent_limit(model, asked, budget_usd, max_new_tokens=None):
     """The `max_tokens` that a provider gets where the app asks for so many."""
     async with ScriptedServer([say("well")]) as server:
-        providers = LiteLLMProviders({"critic": ExternalRole(model, server.openai_base, max_new_tokens)})
+        providers = LiteLLMProviders(
+            {"critic": GatewayRole(external=model, api_base=server.openai_base, max_new_tokens=max_new_tokens)}
+        )
         settings = CoachConfig(usd_per_million_tokens=(0.0, 1.0), budget_usd=budget_usd)
         providers.connect(make_client_factory(settings, None), None)
         await providers.complete(Call("critic", (user("?"),), max_tokens=asked))
@@ -125,7 +127,9 @@ async def test_a_reply_has_at_most_what_the_role_says_and_under_a_budget_what_th
 async def test_two_roles_of_one_model_are_each_asked_at_their_own_address(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
     async with ScriptedServer([say("here")]) as one, ScriptedServer([say("there")]) as other:
-        roles = {name: ExternalRole("openai/judge", s.openai_base) for name, s in (("a", one), ("b", other))}
+        roles = {
+            name: GatewayRole(external="openai/judge", api_base=s.openai_base) for name, s in (("a", one), ("b", other))
+        }
         providers = LiteLLMProviders(roles)
         replies = [await providers.complete(Call(name, (user("?"),))) for name in ("a", "b")]
     assert [reply.text for [reply] in replies] == ["here", "there"]
@@ -137,7 +141,7 @@ async def test_arguments_reach_a_provider_as_text_once(monkeypatch, told, passed
     asked = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": told}}
     messages = ({"role": "assistant", "content": "", "tool_calls": [asked]}, {"role": "user", "content": "go on"})
     async with ScriptedServer([say("well")]) as server:
-        providers = LiteLLMProviders({"critic": ExternalRole("openai/judge", server.openai_base)})
+        providers = LiteLLMProviders({"critic": GatewayRole(external="openai/judge", api_base=server.openai_base)})
         await providers.complete(Call("critic", messages))
     (call,) = server.requests[0].body["messages"][0]["tool_calls"]
     assert call["function"]["arguments"] == passed_on

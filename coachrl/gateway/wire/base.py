@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -30,7 +31,8 @@ _WORDS = re.compile(rf"\s*\S{{1,{PIECE}}}|\s+")
 class Exchange(Protocol):
     """One request that was read, and how its answer is written."""
 
-    call: Call
+    @property
+    def call(self) -> Call: ...
 
     def body(self, replies: Sequence[Reply]) -> dict[str, Any]:
         """The whole answer."""
@@ -45,16 +47,12 @@ class Exchange(Protocol):
         ...
 
 
-class Wire(Protocol):
-    """A provider's way to write: how a request is read, and how an error looks."""
+@dataclass(frozen=True)
+class Wire:
+    """A provider's way to write: how a request is read, which raises BadRequest, and how an error looks."""
 
-    @staticmethod
-    def read(body: Any) -> Exchange:
-        """Raises BadRequest."""
-        ...
-
-    @staticmethod
-    def error(error: CallError) -> dict[str, Any]: ...
+    read: Callable[[Any], Exchange]
+    error: Callable[[CallError], dict[str, Any]]
 
 
 Item = TypeVar("Item")

@@ -13,8 +13,6 @@ from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
 from coachrl.gateway.wire.base import MOST_REPLIES, Content, Drawing, Each, Function, Part
 
-error = base.openai_error
-
 # Value that asks for nothing, by field.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),

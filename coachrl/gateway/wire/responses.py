@@ -14,8 +14,6 @@ from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
 from coachrl.gateway.wire.base import Block, Content, Drawing, Each, Function, Part
 
-error = base.openai_error
-
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "background": (False,),
     "conversation": (),
