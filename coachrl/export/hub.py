@@ -51,7 +51,8 @@ def _write_whole(policy: Path, initial: str, folder: Path) -> None:
     """A model as it was saved; an adapter as the model that it makes of the initial one."""
     if (policy / checkpoints.MODEL).is_file():
         folder.mkdir()
-        kept = [path for path in sorted(policy.iterdir()) if path.is_file() and _belongs(path)]
+        files = [path for path in sorted(policy.iterdir()) if path.is_file() and path.name not in _FOR_RESUMING]
+        kept = [path for path in files if path.name == CARD or path.suffix in _KINDS]
     else:
         from coachrl.trainers.backends.torch.policy import merge_adapter  # it imports torch
 
@@ -97,7 +98,3 @@ def push(folders: Sequence[Path], repo: str) -> list[str]:
             raise CoachrlError(f"--push {name}: the hub did not take it: {reason}{done}") from error
         addresses.append(f"{api.endpoint}/{name}")
     return addresses
-
-
-def _belongs(path: Path) -> bool:
-    return path.name == CARD or (path.suffix in _KINDS and path.name not in _FOR_RESUMING)

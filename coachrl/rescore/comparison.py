@@ -110,18 +110,14 @@ class _Pairs:
 
     def near(self) -> Estimate:
         within_N = (np.abs(self.after_N - self.before_N) <= NEAR_POINTS).astype(np.float64)
-        sums = self._sums(within_N)
+        together_N = np.zeros(len(self.actions), dtype=np.int64)
+        sums = self._resampler.sums(self._task_N, together_N, (within_N,), 1).boot_RKV[:, 0]
         share = float(within_N.mean())
         return estimate(share, ratio(sums[:, 1], sums[:, 0]), len(within_N), len(self._tasks), limits=SHARE)
 
     def correlation(self, x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
         """Pearson's; of ranks it is Spearman's. None where one side is constant."""
         return correlation(x_N, y_N, self._task_N, self._resampler)
-
-    def _sums(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Counts and sums of all actions together, of each resample."""
-        nowhere = np.zeros(len(self.actions), dtype=np.int64)
-        return self._resampler.sums(self._task_N, nowhere, values, 1).boot_RKV[:, 0]
 
 
 def _both_scored(action: ScoredAction, scores: Mapping[str, CoachScore]) -> bool:

@@ -96,7 +96,13 @@ class Budget:
         if self.limit_usd is not None:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._exceeded or self._fits(most_usd) or self._in_flight == 0)
-                self._refuse_what_does_not_fit(most_usd)
+                if self._exceeded or not self._fits(most_usd):
+                    self._exceeded = True
+                    self._changed.notify_all()
+                    raise BudgetExceeded(
+                        f"coach.budget_usd of ${self.limit_usd:g} is reached: ${self.spent_usd:.4f} are spent, and the "
+                        f"next call may cost ${most_usd:.4f}"
+                    )
         self._reserved_usd += most_usd
         self._in_flight += 1
         reservation = CostReservation(most_usd)
@@ -107,24 +113,11 @@ class Budget:
             self._in_flight -= 1
             self.spent_usd += reservation.usd
             if self.limit_usd is not None:
-                await self._tell_waiting()
+                async with self._changed:
+                    self._changed.notify_all()
 
     def _fits(self, most_usd: float) -> bool:
         return self.limit_usd is None or self.spent_usd + self._reserved_usd + most_usd <= self.limit_usd
-
-    def _refuse_what_does_not_fit(self, most_usd: float) -> None:
-        if not self._exceeded and self._fits(most_usd):
-            return
-        self._exceeded = True
-        self._changed.notify_all()
-        raise BudgetExceeded(
-            f"coach.budget_usd of ${self.limit_usd:g} is reached: ${self.spent_usd:.4f} are spent, and the next call "
-            f"may cost ${most_usd:.4f}"
-        )
-
-    async def _tell_waiting(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
 
 
 def spent_in(ledger: Path) -> float:

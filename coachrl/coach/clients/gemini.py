@@ -78,7 +78,9 @@ class GeminiClient(Provider):
         if isinstance(error, self._errors.APIError):
             return self._explained_status(error)
         if isinstance(error, self._auth_error):
-            return self._without_credentials(error)
+            said = f"coach {self.model}: no access to Vertex AI: {without_secrets(str(error))}"
+            passes = getattr(error, "retryable", False)
+            return TransientCoachError(said) if passes else CoachUnavailable(f"{said} ({GEMINI_ACCESS})")
         if isinstance(error, self._connection_error | OSError):
             said = without_secrets(str(error)) or type(error).__name__
             return self._broken_off(f"connection broken: {said}")
@@ -194,12 +196,6 @@ class GeminiClient(Provider):
             f"the provider refused the key: {GEMINI_ACCESS}",
             passing=error.code == _CANCELLED_STATUS,
         )
-
-    def _without_credentials(self, error: Any) -> CoachError:
-        said = f"coach {self.model}: no access to Vertex AI: {without_secrets(str(error))}"
-        if getattr(error, "retryable", False):
-            return TransientCoachError(said)
-        return CoachUnavailable(f"{said} ({GEMINI_ACCESS})")
 
 
 def _retry_after_s(error: Any) -> float | None:

@@ -161,8 +161,9 @@ class Ledger:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         # What a kill or a full disk left in mid-line, perhaps of another process, must not swallow this line.
-        begin = b"\n" if _ends_torn(self._descriptor) else b""
-        line = memoryview(begin + json.dumps(record, allow_nan=False).encode() + b"\n")
+        size = os.fstat(self._descriptor).st_size
+        is_torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
+        line = memoryview(b"\n" * is_torn + json.dumps(record, allow_nan=False).encode() + b"\n")
         try:
             while line:
                 line = line[os.write(self._descriptor, line) :]
@@ -199,8 +200,3 @@ def _is_line(record: Any) -> bool:
     except ValidationError:
         return False
     return True
-
-
-def _ends_torn(descriptor: int) -> bool:
-    size = os.fstat(descriptor).st_size
-    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

@@ -45,9 +45,9 @@ class LiteLLMClient(Provider):
         self._thinking = _thinking(model, settings, litellm)
         known = bool(litellm.supports_response_schema(model=model))
         self.structured = known if settings.structured is None else settings.structured
-        self.calls_functions = (
-            _calls_functions(model, litellm) if settings.tools.native is None else settings.tools.native
-        )
+        taken = set(litellm.get_supported_openai_params(model=model) or ())
+        calls = bool(litellm.supports_function_calling(model=model)) and {"tools", "tool_choice"} <= taken
+        self.calls_functions = calls if settings.tools.native is None else settings.tools.native
         self.options = {"api_base": api_base, **self._thinking}
 
     async def close(self) -> None:
@@ -67,8 +67,9 @@ class LiteLLMClient(Provider):
             **self._thinking,
             **conversation(request, self.structured),
         }
-        if request.function is not None and _wants_mcp(self._litellm):
-            arguments["_skip_mcp_handler"] = True
+        handler = Path(self._litellm.__file__ or "").parent / "responses" / "mcp" / "chat_completions_handler.py"
+        if request.function is not None and handler.is_file():
+            arguments["_skip_mcp_handler"] = True  # else any function asks for the package mcp, of which none has need
         return await self._litellm.acompletion(**arguments)
 
     def _read(self, answer: Any, request: ChatRequest) -> Reply:
@@ -90,7 +91,10 @@ class LiteLLMClient(Provider):
         if not isinstance(error, self._openai.OpenAIError):  # for an odd body LiteLLM raises anything
             return self._unreadable(error)
         exceptions = self._litellm.exceptions
-        said = without_secrets(_NAMES.sub("", str(error)) + _code_of(error))
+        # What the provider calls the error ("insufficient_quota"), its body says; LiteLLM's text leaves it out.
+        body = getattr(error, "body", None)
+        code = body.get("code") if isinstance(body, dict) else None
+        said = without_secrets(_NAMES.sub("", str(error)) + (f" ({code})" if isinstance(code, str) else ""))
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         # Its classes say more than the status that it puts beside them.
@@ -108,24 +112,6 @@ class LiteLLMClient(Provider):
             return self._broken_off(said, _retry_after_s(error))
         about_the_key = "the provider refused the key: check its environment variable"
         return self._refused(status, said, _retry_after_s(error), about_the_key)
-
-
-def _code_of(error: Any) -> str:
-    """What the provider calls the error (" (insufficient_quota)"), where its body says so; LiteLLM's text leaves it
-    out."""
-    body = getattr(error, "body", None)
-    code = body.get("code") if isinstance(body, dict) else None
-    return f" ({code})" if isinstance(code, str) else ""
-
-
-def _wants_mcp(litellm: ModuleType) -> bool:
-    """Whether this version fails, where it is given any function, without the package mcp, of which none has need."""
-    return (Path(litellm.__file__ or "").parent / "responses" / "mcp" / "chat_completions_handler.py").is_file()
-
-
-def _calls_functions(model: str, litellm: ModuleType) -> bool:
-    taken = litellm.get_supported_openai_params(model=model) or ()
-    return bool(litellm.supports_function_calling(model=model)) and {"tools", "tool_choice"} <= set(taken)
 
 
 def _thinking(model: str, settings: CoachConfig, litellm: ModuleType) -> dict[str, Any]:

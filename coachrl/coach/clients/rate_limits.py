@@ -111,7 +111,9 @@ class Pace:
         self._begun += 1
         since = self._begun - self._slowed.begun
         if since == 2 and self._alone >= _OUT:
-            self._resume()
+            self._alone = 0  # the provider takes calls again
+            if self._ceiling_per_s is not None:
+                self._start_over(max(self.per_s, self._ceiling_per_s / 2))
         self._starts.append(_Start(now_s, self.per_s, self._begun))
         gap_s = 1 / self.per_s
         if since == 1 and self._ceiling_per_s is not None:
@@ -169,12 +171,6 @@ class Pace:
         taken = (at.number - mark.begun) - (self._refused - mark.refused) + 1
         self._taken_per_s = max(_LEAST_CEILING_PER_S, taken / passed_s)
         return min(_MOST * self._taken_per_s, math.sqrt(at.per_s * min(at.per_s, _LIKELY * self._taken_per_s)))
-
-    def _resume(self) -> None:
-        """The provider takes calls again."""
-        self._alone = 0
-        if self._ceiling_per_s is not None:
-            self._start_over(max(self.per_s, self._ceiling_per_s / 2))
 
     def _start_over(self, per_s: float) -> None:
         self.per_s = per_s
@@ -265,7 +261,9 @@ class ConcurrencyLimiter:
             wait_s = self.pace.wait_s(now_s)
             if wait_s > _SHORTEST_SLEEP_S:
                 self._held = True
-                self._let_in_after(wait_s)
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._let_in)
                 return
             turn = self._waiting.popleft()
             if not turn.done():
@@ -273,11 +271,6 @@ class ConcurrencyLimiter:
                 self.pace.began(now_s, self._held)
                 self._held = False
                 turn.set_result(None)
-
-    def _let_in_after(self, wait_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._let_in)
 
 
 def _copied(error: TransientCoachError) -> TransientCoachError:

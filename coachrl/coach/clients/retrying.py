@@ -278,11 +278,10 @@ class FallbackClient:
                 if reply.finish_reason != "content_filter" or last:
                     return replace(reply, fallbacks=position)
                 errors.append(CoachError(f"coach {reply.model}: {reply.detail or 'the content filter intervened'}"))
-            except CoachUnavailable as error:
-                errors.append(error)
-                self._lost.add(client.model)
             except CoachError as error:
                 errors.append(error)
+                if isinstance(error, CoachUnavailable):
+                    self._lost.add(client.model)
             if not last:
                 self._warnings.warn("the next model is asked", str(errors[-1]))
         kind = CoachUnavailable if all(isinstance(error, CoachUnavailable) for error in errors) else CoachError

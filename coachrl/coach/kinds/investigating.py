@@ -91,7 +91,10 @@ class InvestigatingCoach(LLMCoach):
                 return await self._verdict(asked, replies, reply)
             replies.append(reply)
             found = [fenced(await desk.run(program), "RESULT", self._window) for program in programs]
-            found[-1] += f"\n\n{self._what_is_left(replies, desk)}"
+            left = f"You may run {desk.turns_left} more, or give your verdict."
+            if not desk.is_open or self._is_spent(replies):
+                left = "You can run no more programs. Give your verdict now, in the form asked for above."
+            found[-1] += f"\n\n{left}"
             asked = _and_then(asked, reply, found)
         return await self._verdict(asked, replies, None)
 
@@ -133,11 +136,6 @@ class InvestigatingCoach(LLMCoach):
             "it, and you are told what it printed. What it changes reaches nobody. Check what the score hangs on; then "
             "give your verdict, without a program, in the form asked for above."
         )
-
-    def _what_is_left(self, replies: Sequence[Reply], desk: _Desk) -> str:
-        if desk.is_open and not self._is_spent(replies):
-            return f"You may run {desk.turns_left} more, or give your verdict."
-        return "You can run no more programs. Give your verdict now, in the form asked for above."
 
 
 class _Desk:

@@ -80,7 +80,9 @@ class PromptedCoach:
         if asked.schema is None:
             return await ask_until_read(self._client, asked, parse, repair)
         first = await self._client.complete(asked)
-        if not _is_empty(first):
+        # Nothing, of its own will: neither its limit nor a filter ended it.
+        is_empty = not first.text.strip() and first.finish_reason not in ("length", "content_filter")
+        if not is_empty:
             return await ask_until_read(self._client, asked, parse, _JSON_REPAIR, first)
         parsed, replies = await ask_until_read(self._client, self._in_plain_words(text), parse, repair)
         self._client.ask_in_plain_words(first.model)
@@ -176,11 +178,6 @@ def _parsed(reply: Reply, parse: Callable[[str], Parsed]) -> Parsed:
     if reply.finish_reason == "content_filter":
         raise CoachError("the reply is empty" if not reply.text else "the reply was blocked or refused")
     return parse(reply.text)
-
-
-def _is_empty(reply: Reply) -> bool:
-    """Whether a model answered nothing, of its own will."""
-    return not reply.text.strip() and reply.finish_reason not in ("length", "content_filter")
 
 
 def with_replies(score: CoachScore, replies: Sequence[Reply]) -> CoachScore:

@@ -210,13 +210,10 @@ def _blamed_faults(request: CoachRequest) -> list[FeatureFault]:
         return []
     looked_at = [action.result for action in request.previous if action.result and action.role != request.role.name]
     faults = read_faults(looked_at[-1]) if looked_at else ()
-    return [f for f in faults if f.file in request.role.needed_files and f.explains(_error_message(execution.stderr))]
-
-
-def _error_message(stderr: str) -> str:
-    """The exception and what it says, which may take several lines, without the code above it."""
-    starts = [match.start() for match in _EXCEPTION.finditer(stderr)]
-    return stderr[starts[-1] :] if starts else ""
+    # The exception and what it says, which may take several lines, without the code above it.
+    starts = [match.start() for match in _EXCEPTION.finditer(execution.stderr)]
+    message = execution.stderr[starts[-1] :] if starts else ""
+    return [fault for fault in faults if fault.file in request.role.needed_files and fault.explains(message)]
 
 
 def _faulty(faults: Sequence[FeatureFault]) -> str:

@@ -112,7 +112,8 @@ def answer_rules(request: CoachRequest) -> list[Rule]:
     boxed = boxed_answers(text)
     rules += _one_box(boxed, 1, 1)
     if boxed:
-        rules.append(_nothing_after_box(text))
+        goes_on = bool(after_last_box(text).strip(" \t\n.$*)]"))
+        rules.append(all_or_none(not goes_on, 1, "nothing follows the answer", "goes on after the answer"))
         rules += _consistent(request, boxed[-1])
     return rules
 
@@ -269,7 +270,7 @@ def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
         return []
     if same_number(value, reference):
         return [RubricPoints(1, 1, "its result is the reference answer")]
-    if request.action.code is None and same_number(value, _printed_by_itself(request)):
+    if request.action.code is None and same_number(value, last_number(_last_output(_own_before(request)) or "")):
         return [Cap(7, "its result is not the reference answer, but it is what its code printed")]
     if same_number(value, stated_result(_draft(request))):
         return [Cap(7, "its result is not the reference answer, but it is what the draft comes to")]
@@ -310,11 +311,6 @@ def asks_for_box(request: CoachRequest) -> bool:
     return any("\\boxed" in text for text in shown)
 
 
-def _nothing_after_box(text: str) -> RubricPoints:
-    goes_on = bool(after_last_box(text).strip(" \t\n.$*)]"))
-    return all_or_none(not goes_on, 1, "nothing follows the answer", "goes on after the answer")
-
-
 def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
     """Agreement with what the code upstream printed. Overruling it earns the same where that made the answer right."""
     result = _printed_before(request)
@@ -328,11 +324,6 @@ def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
     if request.outcome is not None and not _takes_over(request):
         contradicts.append(Cap(_WRONG_AND_CONTRARY_CAP, "wrong, and against what the code printed"))
     return contradicts
-
-
-def _printed_by_itself(request: CoachRequest) -> Fraction | None:
-    """The number that this agent's last code which ran came to."""
-    return last_number(_last_output(_own_before(request)) or "")
 
 
 def _printed_before(request: CoachRequest) -> Fraction | None:

@@ -228,7 +228,9 @@ class ResponsesExchange:
         status = "incomplete" if reply.finish_reason == "length" else "completed"
         items: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
-            items.append(self._message(reply.text, status, self._logprobs(reply)))
+            items.append(
+                self._message(reply.text, status, base.token_logprobs(reply, []) if self.call.logprobs else [])
+            )
         for asked in reply.tool_calls:
             written = {"call_id": asked.id, "name": asked.name, "arguments": base.arguments_text(asked.arguments)}
             items.append({"type": "function_call", "id": base.unique("fc_"), **written, "status": status})
@@ -238,9 +240,6 @@ class ResponsesExchange:
         part = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
         head = {"type": "message", "id": self.message_id, "role": "assistant"}
         return {**head, "status": status, "content": [part]}
-
-    def _logprobs(self, reply: Reply) -> list[dict[str, Any]]:
-        return base.token_logprobs(reply, []) if self.call.logprobs else []
 
 
 def _item_events(index: int, item: dict[str, Any], sent: str) -> Iterator[_Event]:
@@ -256,7 +255,11 @@ def _item_events(index: int, item: dict[str, Any], sent: str) -> Iterator[_Event
         yield "response.content_part.done", {**where, "part": part}
     else:
         yield _added(index, {**item, "arguments": ""})
-        yield from _argument_events({"output_index": index, "item_id": item["id"]}, item)
+        where = {"output_index": index, "item_id": item["id"]}
+        for piece in base.pieces(item["arguments"]):
+            yield "response.function_call_arguments.delta", {**where, "delta": piece}
+        done = {"name": item["name"], "arguments": item["arguments"]}
+        yield "response.function_call_arguments.done", {**where, **done}
     yield "response.output_item.done", {"output_index": index, "item": item}
 
 
@@ -276,10 +279,3 @@ def _opened_message(index: int, item: dict[str, Any]) -> Iterator[_Event]:
 def _text_delta(index: int, item_id: str, text: str) -> _Event:
     where = {"output_index": index, "item_id": item_id, "content_index": 0}
     return "response.output_text.delta", {**where, "delta": text, "logprobs": []}
-
-
-def _argument_events(place: dict[str, Any], item: dict[str, Any]) -> Iterator[_Event]:
-    for piece in base.pieces(item["arguments"]):
-        yield "response.function_call_arguments.delta", {**place, "delta": piece}
-    done = {"name": item["name"], "arguments": item["arguments"]}
-    yield "response.function_call_arguments.done", {**place, **done}
