@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from coachrl.coach.clients.base import UNREADABLE, ChatRequest, without_secrets
+from coachrl.coach.clients.base import UNREADABLE, ChatRequest, with_usage, without_secrets
 from coachrl.coach.clients.base import Reply as Counted
 from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.ledger import Call as LedgerCall
@@ -23,7 +23,6 @@ from coachrl.coach.clients.ledger import Ledger, Message, record_call
 from coachrl.coach.clients.litellm import import_litellm
 from coachrl.coach.clients.providers import longest_reply, price_of, resolve_model
 from coachrl.coach.clients.retrying import ChatClientFactory
-from coachrl.coach.clients.usage import with_usage
 from coachrl.errors import ConfigError, ProviderFailed
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Piece, Reply, StopReason
 from coachrl.gateway.conversation_tokens import as_message, said_in, text_of
@@ -125,12 +124,9 @@ class LiteLLMProviders:
             try:
                 replies, counted = await self._ask(role, call)
             except (BadRequest, ProviderFailed, asyncio.CancelledError) as error:
-                refused = isinstance(error, BadRequest)  # else it may be billed, nobody knows how much
-                if refused:
-                    reservation.usd = 0.0
-                took = time.monotonic() - began
-                usage = Usage(attempts=1, cost_usd=0.0 if refused else None, latency_s=took)
-                self._note(replace(noted, error=str(error) or GIVEN_UP, usage=usage, reserved_usd=reservation.usd))
+                may_be_billed = not isinstance(error, BadRequest)
+                took_s = time.monotonic() - began
+                self._note(reservation.failed(noted, str(error) or GIVEN_UP, took_s, may_be_billed))
                 raise
             usage = _usage(counted, price, time.monotonic() - began)
             if usage.cost_usd is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coachrl.coach.clients.base import ChatRequest
-from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.clients.ledger import Call, read_ledger
 from coachrl.errors import BudgetExceeded
 from coachrl.types import Usage
 
@@ -73,6 +73,14 @@ class CostReservation:
     """What one call has cost. At first the most that it may; set it to what it did."""
 
     usd: float
+
+    def failed(self, call: Call, said: str, latency_s: float, may_be_billed: bool) -> Call:
+        """The record of a call that gave no reply. What may have been billed keeps its reservation: the budget counts
+        the most that it may have cost."""
+        if not may_be_billed:
+            self.usd = 0.0
+        usage = Usage(attempts=1, cost_usd=None if may_be_billed else 0.0, latency_s=latency_s)
+        return replace(call, error=said, usage=usage, reserved_usd=self.usd)
 
 
 class Budget:

@@ -319,18 +319,12 @@ class RateLimiter:
         permit.tokens = tokens
 
     def _wait_s(self, tokens: int) -> float:
+        """Until the oldest call is a minute old, where there is no room for another one; else 0."""
         now = asyncio.get_running_loop().time()
         while self._recent and self._recent[0].at_s <= now - self._minute_s:
             self._recent_tokens -= self._recent.popleft().tokens
-        if not self._recent:
+        too_many = self._requests is not None and len(self._recent) >= self._requests
+        too_large = self._tokens is not None and self._recent_tokens + tokens > self._tokens
+        if not self._recent or not (too_many or too_large):
             return 0.0
-        blocking = -1
-        if self._requests is not None:
-            blocking = len(self._recent) - self._requests
-        if self._tokens is not None:
-            excess = self._recent_tokens + tokens - self._tokens
-            for position, permit in enumerate(self._recent):
-                if excess <= 0:
-                    break
-                blocking, excess = max(blocking, position), excess - permit.tokens
-        return max(0.0, self._recent[blocking].at_s + self._minute_s - now) if blocking >= 0 else 0.0
+        return self._recent[0].at_s + self._minute_s - now
