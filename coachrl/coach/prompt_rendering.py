@@ -7,7 +7,7 @@ can hold the line that would close its own fence; braces in it stay text, since 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from string import ascii_uppercase
@@ -78,34 +78,36 @@ def load_coach_prompt(path: Path, use: Use | None = "score") -> Prompt:
     """Read a coach prompt. use: what it must be for, or None for whatever its header says. Raises ConfigError where it
     asks for what cannot be filled, or where its use, its caps or its score range are not what they must be."""
     prompt = load_prompt(path)
+    for fault in _faults(prompt, path, use):
+        raise ConfigError(f"coach prompt {path}: {fault}")
+    return prompt
+
+
+def _faults(prompt: Prompt, path: Path, use: Use | None) -> Iterator[str]:
+    """What keeps it from being a coach prompt of this use. Raises ConfigError for caps and criteria."""
     for key in prompt.header.keys() - HEADER:
-        raise ConfigError(f"coach prompt {path}: unknown key '{key}' in the header{nearest(str(key), HEADER)}")
+        yield f"unknown key '{key}' in the header{nearest(str(key), HEADER)}"
     known = [*FIELDS, *sorted(OF_THE_HEADER)]
     for name in sorted(prompt.fields.difference(known)):
-        raise ConfigError(
-            f"coach prompt {path}: unknown field '{name}'{nearest(name, known)}; fields: {', '.join(known)}"
-        )
+        yield f"unknown field '{name}'{nearest(name, known)}; fields: {', '.join(known)}"
     said = use_of(prompt)
     if said not in NEEDED or (use is not None and said != use):
-        raise ConfigError(f"coach prompt {path}: its use is '{said}', not '{use or ', '.join(NEEDED)}'")
+        yield f"its use is '{said}', not '{use or ', '.join(NEEDED)}'"
     for name, without in NEEDED[said].items():
         if name not in prompt.fields:
-            raise ConfigError(f"coach prompt {path}: without {{{{{name}}}}} the coach sees {without}")
+            yield f"without {{{{{name}}}}} the coach sees {without}"
     wanted = SIGNED_RANGE if said == "retrospective" else SCORE_RANGE
     if prompt.header.get("score_range", wanted) != wanted:
-        raise ConfigError(f"coach prompt {path}: score_range must be {wanted}, the scale that scores are kept on")
+        yield f"score_range must be {wanted}, the scale that scores are kept on"
     categories = prompt.header.get("categories", list(CATEGORIES))
     if not isinstance(categories, list) or not categories or any(category not in CATEGORIES for category in categories):
-        raise ConfigError(
-            f"coach prompt {path}: categories must be a list of {', '.join(CATEGORIES)}, or left out for all"
-        )
+        yield f"categories must be a list of {', '.join(CATEGORIES)}, or left out for all"
     parse_caps(prompt.header, prompt.name)
     parse_criteria(prompt.header, str(path))
     if ("criteria" in prompt.header) != ("criteria" in prompt.fields):
-        raise ConfigError(f"coach prompt {path}: criteria stand in the header, and in the body as {{{{criteria}}}}")
+        yield "criteria stand in the header, and in the body as {{criteria}}"
     if "criteria" in prompt.header and said != "score":
-        raise ConfigError(f"coach prompt {path}: criteria are for prompts that score, not for the use '{said}'")
-    return prompt
+        yield f"criteria are for prompts that score, not for the use '{said}'"
 
 
 def use_of(prompt: Prompt) -> str:

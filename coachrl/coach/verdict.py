@@ -32,21 +32,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coachrl.coach.replies import (
-    Statement,
-    bare,
-    check_end,
-    json_objects,
-    last_statements,
-    one_number,
-    own_words,
-    shown,
-    statement_lines,
-)
+from coachrl.coach import replies
 from coachrl.errors import CoachError
 from coachrl.types import CriterionScore
 
-_LINE = statement_lines(r"PROCESS\\?[ \u00a0_-]SCORE", r"ANSWER\\?[ \u00a0_-]CORRECT")
+_LINE = replies.statement_lines(r"PROCESS\\?[ \u00a0_-]SCORE", r"ANSWER\\?[ \u00a0_-]CORRECT")
 _ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*+ABSTAIN[ \t*_`.]*+(?::.*)?$", re.MULTILINE)
 _OPENING = re.compile(r"^[ \t]*+<suggestion>", re.MULTILINE)
 _CLOSING = re.compile(r"</suggestion>[ \t]*+$", re.MULTILINE)
@@ -119,16 +109,16 @@ def repair_words(lines: Iterable[str]) -> str:
 
 def parse_verdict(reply: str) -> Verdict:
     """The verdict of `reply`. Raises CoachError, saying what is wrong, where it does not hold exactly one."""
-    text, suggestion = without_suggestion(own_words(reply))
-    objects = list(json_objects(text))
+    text, suggestion = without_suggestion(replies.own_words(reply))
+    objects = list(replies.json_objects(text))
     stated = list(_statements(text, objects))
     if all(one.key != "PROCESS_SCORE" for one in stated):
-        raise CoachError(f"the reply has no line 'PROCESS_SCORE: n': {shown(text)}")
-    score = one_number(stated, "PROCESS_SCORE", 0, 10)
+        raise CoachError(f"the reply has no line 'PROCESS_SCORE: n': {replies.shown(text)}")
+    score = replies.one_number(stated, "PROCESS_SCORE", 0, 10)
     answers = {_answer(one.value) for one in stated if one.key == "ANSWER_CORRECT"} - {None}
     if len(answers) > 1:
         raise CoachError("the reply contradicts itself: 0 and 1 for ANSWER_CORRECT")
-    check_end(text, max(one.end for one in stated), "verdict")
+    replies.check_end(text, max(one.end for one in stated), "verdict")
     answer = answers.pop() if answers else None
     return Verdict(score, answer, rationale_of(text, objects), suggestion or _suggested(objects))
 
@@ -143,8 +133,8 @@ def suggestion_in(reply: str) -> str:
     """The section `<suggestion>` ... `</suggestion>` of a reply, or the JSON key; empty where there is none, or none
     that was closed. Nothing in it is read as a score."""
     try:
-        text, suggestion = without_suggestion(own_words(reply))
-        return suggestion or _suggested(list(json_objects(text)))
+        text, suggestion = without_suggestion(replies.own_words(reply))
+        return suggestion or _suggested(list(replies.json_objects(text)))
     except CoachError:
         return ""
 
@@ -169,18 +159,18 @@ def without_suggestion(text: str) -> tuple[str, str]:
     return outside.strip(), text[opening.end() : closing.start()].strip()
 
 
-def _statements(text: str, objects: Sequence[_Placed]) -> Iterator[Statement]:
+def _statements(text: str, objects: Sequence[_Placed]) -> Iterator[replies.Statement]:
     """All that the reply states, on a line of its own or in a JSON object; of lines that say the same, the last."""
-    for match in last_statements(_LINE, text):
+    for match in replies.last_statements(_LINE, text):
         key = "PROCESS_SCORE" if match["key"][0] in "Pp" else "ANSWER_CORRECT"
-        yield Statement(key, match["value"], match.start(), match.end())
+        yield replies.Statement(key, match["value"], match.start(), match.end())
     if declined := abstentions(text, objects):
-        yield Statement("PROCESS_SCORE", "ABSTAIN", max(declined), max(declined))
+        yield replies.Statement("PROCESS_SCORE", "ABSTAIN", max(declined), max(declined))
     for found, end in objects:
         fields = _lowered(found)
         for name in ("process_score", "answer_correct"):
             if name in fields and not (fields[name] is None and (name == "answer_correct" or _abstains(fields))):
-                yield Statement(name.upper(), fields[name], end, end)
+                yield replies.Statement(name.upper(), fields[name], end, end)
 
 
 def abstentions(text: str, objects: Sequence[_Placed]) -> list[int]:
@@ -189,7 +179,7 @@ def abstentions(text: str, objects: Sequence[_Placed]) -> list[int]:
     return lines + [end for found, end in objects if _abstains(_lowered(found))]
 
 
-def abstains(text: str, objects: Sequence[_Placed], stated: Sequence[Statement]) -> bool:
+def abstains(text: str, objects: Sequence[_Placed], stated: Sequence[replies.Statement]) -> bool:
     """Whether the coach abstains from the whole. Raises CoachError where it gives a score ("SCORE ...") all the same,
     or goes on after that."""
     declined = abstentions(text, objects)
@@ -197,7 +187,7 @@ def abstains(text: str, objects: Sequence[_Placed], stated: Sequence[Statement])
         return False
     if any(one.value is not None for one in stated if one.key.startswith("SCORE ")):
         raise CoachError("the reply contradicts itself: it abstains and gives scores")
-    check_end(text, max([*declined, *(one.end for one in stated)]), "verdict")
+    replies.check_end(text, max([*declined, *(one.end for one in stated)]), "verdict")
     return True
 
 
@@ -211,9 +201,9 @@ def _lowered(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _answer(value: Any) -> float | None:
     """0.0 or 1.0, or None for "N/A". Raises CoachError for anything else."""
-    text = bare(value) if isinstance(value, str) else str(value)
+    text = replies.bare(value) if isinstance(value, str) else str(value)
     if text.upper() in ("N/A", "NA", "NONE", ""):
         return None
     if text.lower() in ("0", "1", "0.0", "1.0", "true", "false"):
         return float(text.lower() in ("1", "1.0", "true"))
-    raise CoachError(f"ANSWER_CORRECT is neither 0 nor 1: {shown(text)}")
+    raise CoachError(f"ANSWER_CORRECT is neither 0 nor 1: {replies.shown(text)}")

@@ -29,22 +29,18 @@ def export_hub(run: Run, folder: Path) -> list[Path]:
     if folder.exists():
         raise ConfigError(f"{folder} exists already: name another folder, or remove it first")
     with run.last_checkpoint_kept() as checkpoint:
-        return _export(run, checkpoint, folder)
-
-
-def _export(run: Run, checkpoint: Path, folder: Path) -> list[Path]:
-    checkpoints.read(checkpoint, {})
-    policies = checkpoints.policies(checkpoint)
-    if not policies:
-        raise CheckpointError(f"checkpoint {checkpoint} holds no model")
-    config = run.config()
-    try:
-        with folder_aside(folder) as aside:
-            for policy in policies:
-                _write_whole(policy, config.initial_model(policy.name), aside / policy.name)
-    except OSError as error:
-        raise ConfigError(f"--out {folder} cannot be written: {error.strerror}") from error
-    return [folder / policy.name for policy in policies]
+        checkpoints.read(checkpoint, {})
+        policies = checkpoints.policies(checkpoint)
+        if not policies:
+            raise CheckpointError(f"checkpoint {checkpoint} holds no model")
+        config = run.config()
+        try:
+            with folder_aside(folder) as aside:
+                for policy in policies:
+                    _write_whole(policy, config.initial_model(policy.name), aside / policy.name)
+        except OSError as error:
+            raise ConfigError(f"--out {folder} cannot be written: {error.strerror}") from error
+        return [folder / policy.name for policy in policies]
 
 
 def _write_whole(policy: Path, initial: str, folder: Path) -> None:

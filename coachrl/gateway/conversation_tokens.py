@@ -35,10 +35,10 @@ class Conversations:
 
     def prompt(self, call: Call, tokenizer: PolicyTokenizer, thinking: bool = False) -> ReadPrompt:
         """What the role's model reads. Raises BadRequest where its chat template refuses the conversation."""
-        is_forced = call.tool_choice == "required"  # its reply begins with a call: there is no thinking before it
-        ids, new = self._continued(call, tokenizer, thinking and not is_forced)
-        if ids is None:
-            ids, new = _encoded(call, tokenizer, thinking and not is_forced), call.messages
+        is_forced = call.tool_choice == "required"
+        thinking = thinking and not is_forced  # a reply that begins with a call has no thinking before it
+        known = self._continued(call, tokenizer, thinking)
+        ids, new = known or (_encoded(call, tokenizer, thinking), call.messages)
         opening = _opening_of_a_call(call, tokenizer, ids) if is_forced else ""
         return ReadPrompt((*ids, *tokenizer.encode_opening(opening)), text_of(new), call.max_tokens, call.stop, opening)
 
@@ -51,7 +51,7 @@ class Conversations:
 
     def _continued(
         self, call: Call, tokenizer: PolicyTokenizer, thinking: bool
-    ) -> tuple[tuple[int, ...] | None, Sequence[Mapping[str, Any]]]:
+    ) -> tuple[tuple[int, ...], Sequence[Mapping[str, Any]]] | None:
         """Ids that go on from the latest reply that is known, and the messages after that; None where there is none."""
         digests = _digests(call, call.messages)
         for length in range(len(call.messages) - 1, 0, -1):
@@ -61,7 +61,7 @@ class Conversations:
                     return tokenizer.continue_chat(*known, templated(new, tokenizer), thinking=thinking), new
                 except PolicyError:  # what is new begins with what this template takes at no such place
                     break
-        return None, ()
+        return None
 
 
 def templated(messages: Sequence[Mapping[str, Any]], tokenizer: PolicyTokenizer) -> list[Message]:

@@ -18,7 +18,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.config import PipelineConfig
 from coachrl.errors import AppBroken, AppFailed, CoachrlError, ConfigError, ContextOverflow
 from coachrl.gateway.apps import App, CommandApp, Endpoint, FunctionApp, user_function
-from coachrl.gateway.episode_tokens import Episodes, SharedServer, check_packages
+from coachrl.gateway.episode_tokens import SharedServer, check_packages
 from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.gateway.grading import graded
 from coachrl.gateway.played_episode import PlayedEpisode
@@ -116,7 +116,7 @@ class Gateway(Pipeline):
         self._providers.check()
         self.patience_s = options.patience_s
         self._unscored = frozenset(name for name, role in options.roles.items() if not role.scored)
-        self._serving: _Serving | None = None
+        self._serving: SharedServer | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
@@ -156,14 +156,14 @@ class Gateway(Pipeline):
     async def place(self) -> AsyncIterator[None]:
         """Its turn among the apps that may run at once. The server is there for those that wait, too."""
         serving = self._in_this_loop()
-        async with serving.server.running(), serving.places:
+        async with serving.running(), serving.places:
             yield
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode of the app. Raises AppFailed, AppBroken, GraderFailed, ContextOverflow, and what the machinery
         raised while it answered."""
         serving = self._in_this_loop()
-        async with serving.server.running() as base_url:
+        async with serving.running() as base_url:
             roles = {role.name: role for role in self.roles}
             episode = PlayedEpisode(team, roles, self._unscored, self._providers, serving.noted)
             try:
@@ -202,13 +202,10 @@ class Gateway(Pipeline):
             return AppBroken(f"{error} (after a call that it did not wait for)")
         return error if self.options.crashes == "fail" else AppBroken(str(error))
 
-    def _in_this_loop(self) -> _Serving:
-        loop = asyncio.get_running_loop()
-        if self._serving is None or self._serving.loop is not loop:
-            episodes = Episodes()
-            server = SharedServer(episodes, self.options.host, self.options.port)
-            places = asyncio.Semaphore(max(1, self.options.concurrency // self.processes))
-            self._serving = _Serving(loop, episodes, server, places, set())
+    def _in_this_loop(self) -> SharedServer:
+        if self._serving is None or self._serving.loop is not asyncio.get_running_loop():
+            most_apps = max(1, self.options.concurrency // self.processes)
+            self._serving = SharedServer(self.options.host, self.options.port, most_apps)
         return self._serving
 
 
@@ -218,17 +215,6 @@ def _spent(external: Sequence[Usage]) -> dict[str, float]:
         return {}
     usd = sum(external, Usage()).cost_usd
     return {"external/calls": float(len(external)), **({} if usd is None else {"external/usd": usd})}
-
-
-@dataclass(frozen=True)
-class _Serving:
-    """What serves the episodes of one event loop. places: for apps that run at once. noted: see `PlayedEpisode`."""
-
-    loop: asyncio.AbstractEventLoop
-    episodes: Episodes
-    server: SharedServer
-    places: asyncio.Semaphore
-    noted: set[str]
 
 
 def _role(name: str, settings: GatewayRole) -> Role:

@@ -65,16 +65,13 @@ _CLOSED = 499  # a status that nobody reads: the client is gone
 Result = TypeVar("Result")
 
 
-class _NoSuchPath(CallError):
-    status = 404
+class _NoSuchPath(CallError, status=404): ...
 
 
-class _WrongMethod(CallError):
-    status = 405
+class _WrongMethod(CallError, status=405): ...
 
 
-class _ContextLengthExceeded(CallError):
-    code = "context_length_exceeded"
+class _ContextLengthExceeded(CallError, code="context_length_exceeded"): ...
 
 
 def listen(host: str = HOST, port: int = 0) -> socket.socket:

@@ -15,11 +15,11 @@ from coachrl.coach.clients.base import (
     TransientCoachError,
     ending_of,
     seconds_of_retry_after,
+    with_usage,
     without_secrets,
 )
 from coachrl.coach.clients.keys import GEMINI_ACCESS, key_of, needs_key, wants_vertex
 from coachrl.coach.clients.ledger import FunctionCall, Message
-from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
@@ -155,15 +155,15 @@ class GeminiClient(Provider):
     def _read(self, answer: Any, request: ChatRequest) -> Reply:
         usage = answer.usage_metadata
         blocked = getattr(answer.prompt_feedback, "block_reason", None)
-        if not answer.candidates and blocked is None:
-            raise self._broken_off("the provider sent no candidate")
         thoughts = getattr(usage, "thoughts_token_count", None) or 0
         written = getattr(usage, "candidates_token_count", None) or 0
         if answer.candidates:
             reply = self._said(answer.candidates[0], request, thoughts)
-        else:
+        elif blocked is not None:
             detail = f"the prompt was blocked: {blocked.value}"
             reply = Reply("", self.model, finish_reason="content_filter", detail=detail)
+        else:
+            raise self._broken_off("the provider sent no candidate")
         return with_usage(
             reply,
             getattr(usage, "prompt_token_count", None),

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coachrl.coach.clients.base import ChatRequest, Provider, Reply, seconds_of_retry_after, without_secrets
+from coachrl.coach.clients.base import ChatRequest, Provider, Reply, seconds_of_retry_after, with_usage, without_secrets
 from coachrl.coach.clients.openai_compatible import conversation, reply_of
-from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 

@@ -20,10 +20,10 @@ from coachrl.coach.clients.base import (
     ending_of,
     seconds_of_retry_after,
     text_of,
+    with_usage,
     without_secrets,
 )
 from coachrl.coach.clients.ledger import FunctionCall, Message
-from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 

@@ -14,19 +14,11 @@ from functools import partial
 from string import ascii_uppercase
 from typing import Any
 
+from coachrl.coach import replies
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient
 from coachrl.coach.kinds.llm import LLMCoach, with_replies
 from coachrl.coach.prompt_rendering import render_siblings
-from coachrl.coach.replies import (
-    Statement,
-    check_end,
-    json_objects,
-    last_statements,
-    one_number,
-    own_words,
-    statement_lines,
-)
 from coachrl.coach.verdict import (
     ABSTAIN_KEY,
     HOW_TO_ABSTAIN,
@@ -42,7 +34,7 @@ from coachrl.errors import CoachError, ConfigError
 from coachrl.prompts import Prompt
 from coachrl.types import CoachScore
 
-_LINE = statement_lines(r"SCORE[ \u00a0]+(?P<name>[A-Z])")
+_LINE = replies.statement_lines(r"SCORE[ \u00a0]+(?P<name>[A-Z])")
 
 
 class ListwiseCoach(LLMCoach):
@@ -63,7 +55,7 @@ class ListwiseCoach(LLMCoach):
         listed = shuffled(requests, self._repeat)
         letters = ascii_uppercase[: len(listed)]
         text = f"{render_siblings(self._prompt, listed, self._evidence)}\n\n{_closing(letters)}"
-        (scores, rationale), replies = await self._ask(
+        (scores, rationale), answers = await self._ask(
             text,
             partial(parse_scores, letters=letters),
             repair_words(f"SCORE {letter}: n" for letter in letters),
@@ -79,7 +71,7 @@ class ListwiseCoach(LLMCoach):
                 prompt_hash=self._prompt.sha256,
                 position=place,
             )
-            by_id[request.action.id] = with_replies(score, replies)
+            by_id[request.action.id] = with_replies(score, answers)
         return [by_id[request.action.id] for request in requests]
 
 
@@ -94,25 +86,25 @@ def shuffled(requests: Sequence[CoachRequest], repeat: int) -> list[CoachRequest
 def parse_scores(reply: str, letters: str) -> tuple[dict[str, float] | None, str]:
     """The score of each of `letters`, or None where the coach abstains from all; and its reasons. Raises CoachError
     where one has none or two, where another letter has one, or where more follows the last."""
-    text = own_words(reply)
-    objects = list(json_objects(text))
+    text = replies.own_words(reply)
+    objects = list(replies.json_objects(text))
     stated = [
-        Statement(f"SCORE {match['name'].upper()}", match["value"], match.start(), match.end())
-        for match in last_statements(_LINE, text)
+        replies.Statement(f"SCORE {match['name'].upper()}", match["value"], match.start(), match.end())
+        for match in replies.last_statements(_LINE, text)
     ]
     for fields, end in objects:
         listed = fields.get("scores")
         for name, value in listed.items() if isinstance(listed, dict) else ():
-            stated.append(Statement(f"SCORE {name.upper()}", value, end, end))
+            stated.append(replies.Statement(f"SCORE {name.upper()}", value, end, end))
     if abstains(text, objects, stated):
         return None, text
     scores: dict[str, float] = {}
     for name in dict.fromkeys([*(one.key.removeprefix("SCORE ") for one in stated), *letters]):
-        score = one_number(stated, f"SCORE {name}", 0, 10)
+        score = replies.one_number(stated, f"SCORE {name}", 0, 10)
         if score is None or name not in tuple(letters):
             raise CoachError(f"a score was asked for of each of {', '.join(letters)}, and {name} is none of them")
         scores[name] = score
-    check_end(text, max(one.end for one in stated), "verdict")
+    replies.check_end(text, max(one.end for one in stated), "verdict")
     return scores, rationale_of(text, objects)
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply
+from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply, ToolChoice
 from coachrl.parsing import parse_json
 from coachrl.text import nearest, one_line
 
@@ -166,14 +166,6 @@ def is_json(value: Any) -> bool:
     return True
 
 
-def known_function(name: str, tools: Sequence[Mapping[str, Any]]) -> str:
-    """`name`, where one of the tools is called so. Raises BadRequest."""
-    names = [str(tool["function"]["name"]) for tool in tools]
-    if name not in names:
-        raise refuse("tool_choice", f"no tool is called {one_line(name)!r}{nearest(name, names)}")
-    return name
-
-
 def asked_function(id_: str, name: str, arguments: Any) -> dict[str, Any]:
     """A function that an earlier reply asked for, as chat templates take it."""
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -195,11 +187,33 @@ def check_stops(stops: Sequence[str], field: str) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def check_tools(call: Call) -> Call:
-    """Raises BadRequest where a tool must be called, and there is none."""
-    if call.tool_choice == "required" and not call.tools:
+def call_of(
+    given: Drawing,
+    messages: Iterable[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    choice: ToolChoice,
+    named: str | None,
+    **fields: Any,
+) -> Call:
+    """The call that a body asks for. named: the one tool that must be called. fields: what not every format has.
+
+    Raises BadRequest where a tool must be called, and there is none, or none of that name."""
+    names = [str(tool["function"]["name"]) for tool in tools]
+    if named is not None and named not in names:
+        raise refuse("tool_choice", f"no tool is called {one_line(named)!r}{nearest(named, names)}")
+    if choice == "required" and not tools:
         raise refuse("tool_choice", "a tool is required, and there are no tools")
-    return call
+    return Call(
+        role=given.model,
+        messages=tuple(messages),
+        tools=tuple(tools),
+        tool_choice=choice,
+        tool_name=named or "",
+        temperature=given.temperature,
+        top_p=given.top_p,
+        stream=bool(given.stream),
+        **fields,
+    )
 
 
 def rest_of(text: str, sent: str) -> str:

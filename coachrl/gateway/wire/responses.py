@@ -79,21 +79,17 @@ def read(body: Any) -> ResponsesExchange:
         raise base.refuse("text.format", "replies are not held to a form here; leave it out")
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given.tools or ()))
     choice = given.tool_choice or "auto"
-    named = base.known_function(choice.name, tools) if isinstance(choice, _NamedTool) else ""
-    call = Call(
-        role=given.model,
-        messages=tuple(_messages(given)),
-        tools=tools,
-        tool_choice="required" if isinstance(choice, _NamedTool) else choice,
-        tool_name=named,
+    call = base.call_of(
+        given,
+        _messages(given),
+        tools,
+        choice="required" if isinstance(choice, _NamedTool) else choice,
+        named=choice.name if isinstance(choice, _NamedTool) else None,
         parallel_tool_calls=given.parallel_tool_calls is not False,
         max_tokens=given.max_output_tokens,
-        temperature=given.temperature,
-        top_p=given.top_p,
         logprobs="message.output_text.logprobs" in (given.include or ()),
-        stream=bool(given.stream),
     )
-    return ResponsesExchange(base.check_tools(call), given.instructions, given.metadata or {})
+    return ResponsesExchange(call, given.instructions, given.metadata or {})
 
 
 def _tool(tool: _Tool, field: str) -> dict[str, Any]:
@@ -228,9 +224,8 @@ class ResponsesExchange:
         status = "incomplete" if reply.finish_reason == "length" else "completed"
         items: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
-            items.append(
-                self._message(reply.text, status, base.token_logprobs(reply, []) if self.call.logprobs else [])
-            )
+            logprobs = base.token_logprobs(reply, []) if self.call.logprobs else []
+            items.append(self._message(reply.text, status, logprobs))
         for asked in reply.tool_calls:
             written = {"call_id": asked.id, "name": asked.name, "arguments": base.arguments_text(asked.arguments)}
             items.append({"type": "function_call", "id": base.unique("fc_"), **written, "status": status})
