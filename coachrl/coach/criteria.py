@@ -100,7 +100,7 @@ def parse_verdict_by_criteria(reply: str, criteria: Sequence[Criterion]) -> Verd
     or two different scores, or where more follows the last of them."""
     text, suggestion = without_suggestion(replies.own_words(reply))
     objects = list(replies.json_objects(text))
-    stated = [*_in_lines(text), *_in_objects(objects)]
+    stated = [*replies.last_statements(_LINE, text, _key), *_in_objects(objects)]
     if abstains(text, objects, stated):
         return Verdict(None, None, text, suggestion)
     scores = tuple(_judged(criterion, stated) for criterion in criteria)
@@ -125,10 +125,9 @@ def _judged(criterion: Criterion, stated: Sequence[Statement]) -> CriterionScore
     return CriterionScore(criterion.name, criterion.weight, score, reasons[-1])
 
 
-def _in_lines(text: str) -> Iterator[Statement]:
-    for match in replies.last_statements(_LINE, text):
-        name = match["name"].replace("\\", "").lower()
-        yield Statement(f"{match['part'].upper()} {name}", match["value"], match.start(), match.end())
+def _key(match: re.Match[str]) -> str:
+    name = match["name"].replace("\\", "").lower()
+    return f"{match['part'].upper()} {name}"
 
 
 def _in_objects(objects: Sequence[tuple[dict[str, Any], int]]) -> Iterator[Statement]:

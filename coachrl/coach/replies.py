@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +96,14 @@ def statement_lines(*keys: str) -> re.Pattern[str]:
     return re.compile(rf"{before}(?P<key>{'|'.join(keys)}){_PAD}[:=\uff1a](?P<value>.*)$", re.IGNORECASE | re.MULTILINE)
 
 
-def last_statements(lines: re.Pattern[str], text: str) -> list[re.Match[str]]:
-    """What `lines` (of `statement_lines`) finds, in order. Of those that state the same the last alone: a model in a
-    loop may say one thing ten thousand times."""
+def last_statements(lines: re.Pattern[str], text: str, key: Callable[[re.Match[str]], str]) -> list[Statement]:
+    """What `lines` (of `statement_lines`) finds, in order, each under the `key` of its line. Of those that state the
+    same the last alone: a model in a loop may say one thing ten thousand times."""
     found = {match.groups(): match for match in lines.finditer(text)}
-    return sorted(found.values(), key=re.Match.end)
+    return [
+        Statement(key(match), match["value"], match.start(), match.end())
+        for match in sorted(found.values(), key=re.Match.end)
+    ]
 
 
 def json_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:

@@ -161,9 +161,9 @@ def without_suggestion(text: str) -> tuple[str, str]:
 
 def _statements(text: str, objects: Sequence[_Placed]) -> Iterator[replies.Statement]:
     """All that the reply states, on a line of its own or in a JSON object; of lines that say the same, the last."""
-    for match in replies.last_statements(_LINE, text):
-        key = "PROCESS_SCORE" if match["key"][0] in "Pp" else "ANSWER_CORRECT"
-        yield replies.Statement(key, match["value"], match.start(), match.end())
+    yield from replies.last_statements(
+        _LINE, text, lambda match: "PROCESS_SCORE" if match["key"][0] in "Pp" else "ANSWER_CORRECT"
+    )
     if declined := abstentions(text, objects):
         yield replies.Statement("PROCESS_SCORE", "ABSTAIN", max(declined), max(declined))
     for found, end in objects:

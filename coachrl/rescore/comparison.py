@@ -71,12 +71,13 @@ class Comparison:
 def compare(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], seed: int = 0) -> Comparison:
     """`actions` with the run's own scores against `scores`, by action id."""
     pairs = _Pairs([action for action in actions if _both_scored(action, scores)], scores, seed)
+    before_N, after_N = pairs.before_N, pairs.after_N
     enough = len(pairs.actions) > 0
     return Comparison(
         before=_counts([action.score for action in actions]),
         after=_counts([scores.get(action.action_id) for action in actions]),
-        pearson=pairs.correlation(pairs.before_N, pairs.after_N) if enough else None,
-        spearman=pairs.correlation(*map(stats.rankdata, (pairs.before_N, pairs.after_N))) if enough else None,
+        pearson=pairs.correlation(before_N, after_N) if enough else None,
+        spearman=pairs.correlation(stats.rankdata(before_N), stats.rankdata(after_N)) if enough else None,
         near=pairs.near() if enough else None,
         overall=pairs.shifts(lambda action: "all").get("all"),
         by_role=pairs.shifts(lambda action: action.role),

@@ -88,10 +88,7 @@ def parse_scores(reply: str, letters: str) -> tuple[dict[str, float] | None, str
     where one has none or two, where another letter has one, or where more follows the last."""
     text = replies.own_words(reply)
     objects = list(replies.json_objects(text))
-    stated = [
-        replies.Statement(f"SCORE {match['name'].upper()}", match["value"], match.start(), match.end())
-        for match in replies.last_statements(_LINE, text)
-    ]
+    stated = replies.last_statements(_LINE, text, lambda match: f"SCORE {match['name'].upper()}")
     for fields, end in objects:
         listed = fields.get("scores")
         for name, value in listed.items() if isinstance(listed, dict) else ():

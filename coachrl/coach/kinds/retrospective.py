@@ -92,10 +92,7 @@ def parse_attribution(reply: str) -> Attribution:
 
 def _contributions(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[Statement]:
     """In the order in which they stand."""
-    found = [
-        Statement("CONTRIBUTION", match["value"], match.start(), match.end())
-        for match in replies.last_statements(_CONTRIBUTION, text)
-    ]
+    found = replies.last_statements(_CONTRIBUTION, text, lambda _: "CONTRIBUTION")
     for fields, end in objects:
         if fields.get("abstain") is True:
             found.append(Statement("CONTRIBUTION", "ABSTAIN", end, end))
@@ -112,9 +109,9 @@ def _residuals(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list
         for fields, end in objects
         if isinstance(fields.get("residual"), str)
     ]
-    for line in replies.last_statements(_RESIDUAL, text)[-1:]:
-        follows = (_BLANK_LINE.search(text, line.end()), _CONTRIBUTION.search(text, line.end()))
+    for line in replies.last_statements(_RESIDUAL, text, lambda _: "RESIDUAL")[-1:]:
+        follows = (_BLANK_LINE.search(text, line.end), _CONTRIBUTION.search(text, line.end))
         end = min((match.start() for match in follows if match is not None), default=len(text))
-        value = replies.undecorated(text[line.start("value") : end])
-        found.append(Statement("RESIDUAL", value, line.start(), end))
+        value = replies.undecorated(line.value + text[line.end : end])
+        found.append(Statement("RESIDUAL", value, line.start, end))
     return sorted((stated for stated in found if stated.value), key=lambda stated: stated.start)

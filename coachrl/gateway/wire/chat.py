@@ -54,13 +54,9 @@ class _Tool(Part):
     function: Function
 
 
-class _Named(Part):
-    name: str
-
-
 class _NamedTool(Part):
     type: Literal["function"]
-    function: _Named
+    function: Function
 
 
 class _StreamOptions(Part):
