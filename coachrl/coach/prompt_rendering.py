@@ -128,8 +128,13 @@ def with_preface(preface: Prompt, prompt: Prompt) -> Prompt:
 
 def with_suggestion(prompt: Prompt) -> Prompt:
     """`prompt`, asking for the agent's better reply too. Its hash covers both texts."""
-    section = load_prompt(resource("prompts", "coach", "sections", "suggestion.md"))
+    section = prompt_section("suggestion")
     return replace(prompt, body=f"{prompt.body}\n\n{section.body}", sha256=_hash_of_both(prompt, section))
+
+
+def prompt_section(name: str) -> Prompt:
+    """What a coach's setting adds to its prompt."""
+    return load_prompt(resource("prompts", "coach", "sections", f"{name}.md"))
 
 
 def _hash_of_both(first: Prompt, second: Prompt) -> str:

@@ -79,15 +79,9 @@ class LiteLLMProviders:
         self._ledger = Ledger(ledger)
         for name, role in self._roles.items():
             model = resolve_model(role.external, import_litellm(role.external))
-            price = self._prices[role.external] = price_of(model, settings)
-            if self._budget.limit_usd is None:
-                continue
-            if price is None:
-                raise ConfigError(
-                    f"coach.budget_usd: the price of the external model '{role.external}' is not known; state it as "
-                    "coach.usd_per_million_tokens=[input, output]"
-                )
-            if role.max_new_tokens is None:  # the most that a reply may cost is reserved before it begins
+            keeps_budget = self._budget.limit_usd is not None
+            self._prices[role.external] = price_of(model, settings, is_needed=keeps_budget)
+            if keeps_budget and role.max_new_tokens is None:  # the most that a reply may cost is reserved first
                 longest = longest_reply(model)
                 if longest is None:
                     raise ConfigError(

@@ -79,9 +79,7 @@ async def test_external_calls_are_counted_and_end_the_run_before_they_pass_its_b
     settings = CoachConfig(usd_per_million_tokens=(0.0, 1e6), budget_usd=40)  # a dollar for each token of a reply
     async with ScriptedServer(asks_for_a_tool) as server:
         pipeline = with_external(server.openai_base, max_new_tokens=9)
-        with pytest.raises(
-            ConfigError, match=r"coach.budget_usd: the price of the external model 'openai/judge' is not"
-        ):
+        with pytest.raises(ConfigError, match=r"coach.budget_usd: the price of 'openai/judge' is not"):
             pipeline.connect(make_client_factory(CoachConfig(budget_usd=1), None), None)
         factory = make_client_factory(settings, tmp_path / "ledger.jsonl")
         pipeline.connect(factory, tmp_path / "ledger.jsonl")

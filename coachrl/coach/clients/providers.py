@@ -89,15 +89,18 @@ def _own_address(name: str) -> str:
     return address
 
 
-def price_of(model: str, settings: CoachConfig) -> Price | None:
+def price_of(model: str, settings: CoachConfig, is_needed: bool = False) -> Price | None:
     """What a token of `model` ("provider/model") costs: from LiteLLM's table, else as `settings` state it. None: it
-    is not known."""
+    is not known; raises ConfigError then where it is needed, since a budget is to be kept."""
     entry = _table_entry(model)
     price = Price.from_table(entry) if entry is not None else None
-    if price is not None or settings.usd_per_million_tokens is None:
-        return price
-    input_usd, output_usd = settings.usd_per_million_tokens
-    return Price.flat(input_usd / 1e6, output_usd / 1e6)
+    if price is None and settings.usd_per_million_tokens is not None:
+        input_usd, output_usd = settings.usd_per_million_tokens
+        return Price.flat(input_usd / 1e6, output_usd / 1e6)
+    if price is None and is_needed:
+        stated = "state it as coach.usd_per_million_tokens=[input, output]"
+        raise ConfigError(f"coach.budget_usd: the price of '{model}' is not known; {stated}")
+    return price
 
 
 def longest_reply(model: str) -> int | None:

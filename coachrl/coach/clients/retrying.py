@@ -20,7 +20,7 @@ from coachrl.coach.clients.providers import make_provider, price_of
 from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, RateLimiter
 from coachrl.coach.repeated_warnings import RepeatedWarnings
 from coachrl.config import CoachConfig
-from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
+from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -77,12 +77,7 @@ class ChatClientFactory:
     def _retrying(self, model: str, api_base: str | None) -> RetryingClient:
         settings = self.settings
         provider = make_provider(model, api_base, settings)
-        price = price_of(provider.model, settings)
-        if price is None and self.budget.limit_usd is not None:
-            raise ConfigError(
-                f"coach.budget_usd: the price of '{provider.model}' is not known; state it as "
-                "coach.usd_per_million_tokens=[input, output]"
-            )
+        price = price_of(provider.model, settings, is_needed=self.budget.limit_usd is not None)
         if self._cache is None and self._cache_file is not None:
             self._cache = ReplyCache(self._cache_file)
         shared = self._shared.setdefault(

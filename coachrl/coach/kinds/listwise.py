@@ -18,7 +18,7 @@ from coachrl.coach import replies
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient
 from coachrl.coach.kinds.llm import LLMCoach, with_replies
-from coachrl.coach.prompt_rendering import render_siblings
+from coachrl.coach.prompt_rendering import prompt_section, render_siblings
 from coachrl.coach.verdict import (
     ABSTAIN_KEY,
     HOW_TO_ABSTAIN,
@@ -48,13 +48,20 @@ class ListwiseCoach(LLMCoach):
             raise ConfigError(f"coach.compare: siblings get one score each, and prompt '{prompt.name}' lists criteria")
         super().__init__(client, prompt, settings, repeat)
         self._repeat = repeat
+        self._closing = prompt_section("siblings")
 
     async def compare(self, requests: Sequence[CoachRequest]) -> list[CoachScore]:
         """The scores of 2 to `most_compared` siblings, in their order. Raises CoachError where two replies running held
         no score for each, and what the client raises."""
         listed = shuffled(requests, self._repeat)
         letters = ascii_uppercase[: len(listed)]
-        text = f"{render_siblings(self._prompt, listed, self._evidence)}\n\n{_closing(letters)}"
+        closing = self._closing.render(
+            count=len(letters),
+            letters=", ".join(letters),
+            lines="\n".join(f"SCORE {letter}: <number from 0 to 10>" for letter in letters),
+            how_to_abstain=HOW_TO_ABSTAIN,
+        )
+        text = f"{render_siblings(self._prompt, listed, self._evidence)}\n\n{closing}"
         (scores, rationale), answers = await self._ask(
             text,
             partial(parse_scores, letters=letters),
@@ -103,18 +110,6 @@ def parse_scores(reply: str, letters: str) -> tuple[dict[str, float] | None, str
         scores[name] = score
     replies.check_end(text, max(one.end for one in stated), "verdict")
     return scores, rationale_of(text, objects)
-
-
-def _closing(letters: str) -> str:
-    lines = "\n".join(f"SCORE {letter}: <number from 0 to 10>" for letter in letters)
-    return f"""## Several replies
-Not one reply is to be scored but {len(letters)} to the same state: {", ".join(letters)}, in no particular order.
-Read all of them first, then score each by the rules above, so that better ones score higher; equal ones score the same.
-In place of the one closing line that was asked for above, end with exactly these lines:
-
-{lines}
-
-{HOW_TO_ABSTAIN}"""
 
 
 def _schema(letters: str) -> dict[str, Any]:

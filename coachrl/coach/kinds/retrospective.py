@@ -84,9 +84,10 @@ def parse_attribution(reply: str) -> Attribution:
     residual = residuals[-1].value if residuals else ""
     if contribution is not None and not residual:
         raise CoachError("the reply has no line 'RESIDUAL: ...' that says what earlier actions are left to explain")
-    first, *_, last = sorted([contributions[-1], *(residuals or contributions)[-1:]], key=lambda stated: stated.start)
-    replies.check_end(text[: last.start], first.end, "attribution")
-    replies.check_end(text, last.end, "attribution")
+    # The two stand together, in whatever order, at the end of the reply.
+    final = sorted([contributions[-1], *residuals[-1:]], key=lambda stated: stated.start)
+    replies.check_end(text[: final[-1].start], final[0].end, "attribution")
+    replies.check_end(text, final[-1].end, "attribution")
     return Attribution(contribution, residual, text)
 
 

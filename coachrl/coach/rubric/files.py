@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.caps import parse_caps
@@ -117,7 +116,7 @@ def _cause_upstream(request: CoachRequest) -> str:
     if blamed := _blamed_inputs(request):
         return f"what upstream left out: {_owed(request, blamed)}"
     if unfit := _blamed_faults(request):
-        return f"what upstream left unfit: {_faulty(unfit)}"
+        return f"what upstream left unfit: {'; '.join(map(str, unfit))}"
     return f"a {MODEL} that was never fitted" if _crashed_on_unfitted(request) else ""
 
 
@@ -139,7 +138,9 @@ def _unfit_outputs(request: CoachRequest) -> list[Rule]:
     faults = [fault for fault in read_faults(request.action.result) if fault.file in request.role.required_files]
     if not faults:
         return []
-    return [Cap(FILE_CAPS.of_situation("unfit_files"), f"saved what cannot be used as it is: {_faulty(faults)}")]
+    return [
+        Cap(FILE_CAPS.of_situation("unfit_files"), f"saved what cannot be used as it is: {'; '.join(map(str, faults))}")
+    ]
 
 
 def _wrong_estimator(request: CoachRequest) -> list[Rule]:
@@ -214,10 +215,6 @@ def _blamed_faults(request: CoachRequest) -> list[FeatureFault]:
     starts = [match.start() for match in _EXCEPTION.finditer(execution.stderr)]
     message = execution.stderr[starts[-1] :] if starts else ""
     return [fault for fault in faults if fault.file in request.role.needed_files and fault.explains(message)]
-
-
-def _faulty(faults: Sequence[FeatureFault]) -> str:
-    return "; ".join(map(str, faults))
 
 
 def _reported_by_code(request: CoachRequest) -> bool:

@@ -40,16 +40,9 @@ from coachrl.types import Action
 
 _FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _SHORT_OUTPUT_CHARS = 400
-_CRASH_CAP = 5.0
-_SILENT_CAP = 6.0
-_NO_BOX_CAP = 3.0
-_WRONG_CAP = 4.0
 _WRONG_STEP_CAP = 4.0
 _DEPARTURE_CAP = 4.0
 _NUMBERS_OF_A_CHAIN = 3
-_WRONG_FINAL_CAP = 3.0
-_TAKEN_OVER_CAP = 5.0
-_WRONG_AND_CONTRARY_CAP = 1.5
 
 
 def draft_rules(request: CoachRequest) -> list[Rule]:
@@ -67,7 +60,7 @@ def draft_rules(request: CoachRequest) -> list[Rule]:
 
 def argument_rules(request: CoachRequest) -> list[Rule]:
     """An agent that argues for an answer which others read, or vote on."""
-    return [*draft_rules(request), *_one_box(boxed_answers(visible(request.action.text)), 2, _NO_BOX_CAP)]
+    return [*draft_rules(request), *_one_box(boxed_answers(visible(request.action.text)), of=2, cap=3.0)]
 
 
 def code_rules(request: CoachRequest) -> list[Rule]:
@@ -91,9 +84,9 @@ def code_rules(request: CoachRequest) -> list[Rule]:
     if not valid:
         rules.append(Cap(3, "the code is not valid Python"))
     elif not ran(action.execution):
-        rules.append(Cap(_CRASH_CAP, "tried, but the code failed"))
+        rules.append(Cap(5.0, "tried, but the code failed"))
     elif not action.execution.stdout.strip():
-        rules.append(Cap(_SILENT_CAP, "printed nothing, so no result reaches the next agent"))
+        rules.append(Cap(6.0, "printed nothing, so no result reaches the next agent"))
     if same_code_failed_before(request):
         rules.append(Cap(1, "ran the same failing code again"))
     if ran(action.execution):
@@ -110,7 +103,7 @@ def answer_rules(request: CoachRequest) -> list[Rule]:
     if not asks_for_box(request):
         return rules
     boxed = boxed_answers(text)
-    rules += _one_box(boxed, 1, 1)
+    rules += _one_box(boxed, of=1, cap=1)
     if boxed:
         goes_on = bool(after_last_box(text).strip(" \t\n.$*)]"))
         rules.append(all_or_none(not goes_on, 1, "nothing follows the answer", "goes on after the answer"))
@@ -274,7 +267,7 @@ def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
         return [Cap(7, "its result is not the reference answer, but it is what its code printed")]
     if same_number(value, stated_result(_draft(request))):
         return [Cap(7, "its result is not the reference answer, but it is what the draft comes to")]
-    return [Cap(_WRONG_CAP, "its result is not the reference answer")]
+    return [Cap(4.0, "its result is not the reference answer")]
 
 
 def _reference(request: CoachRequest) -> Fraction | None:
@@ -291,8 +284,8 @@ def _correct(request: CoachRequest) -> list[Rule]:
         return [RubricPoints(6, 6, "the final answer is correct")]
     why = outcome.reason or "the final answer is wrong"
     if _takes_over(request):
-        return [RubricPoints(2, 6, f"{why}, as it was handed on"), Cap(_TAKEN_OVER_CAP, why)]
-    return [RubricPoints(0, 6, why), Cap(_WRONG_FINAL_CAP, why)]
+        return [RubricPoints(2, 6, f"{why}, as it was handed on"), Cap(5.0, why)]
+    return [RubricPoints(0, 6, why), Cap(3.0, why)]
 
 
 def _takes_over(request: CoachRequest) -> bool:
@@ -322,7 +315,7 @@ def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
         return [RubricPoints(1, 1, "rightly overruled what the code printed")]
     contradicts: list[Rule] = [RubricPoints(0, 1, "contradicts what the code printed")]
     if request.outcome is not None and not _takes_over(request):
-        contradicts.append(Cap(_WRONG_AND_CONTRARY_CAP, "wrong, and against what the code printed"))
+        contradicts.append(Cap(1.5, "wrong, and against what the code printed"))
     return contradicts
 
 

@@ -83,8 +83,8 @@ class Function(Part):
     parameters: dict[str, Any] | None = None
 
 
-class Drawing(Part):
-    """How replies are drawn, where every format has the same fields."""
+class CommonFields(Part):
+    """The fields that every format has: who is asked, and how replies are sampled."""
 
     model: str = Field(min_length=1)
     temperature: float | None = Field(None, ge=0, le=2)
@@ -188,7 +188,7 @@ def check_stops(stops: Sequence[str], field: str) -> tuple[str, ...]:
 
 
 def call_of(
-    given: Drawing,
+    given: CommonFields,
     messages: Iterable[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
     choice: ToolChoice,

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
-from coachrl.gateway.wire.base import MOST_REPLIES, Content, Drawing, Each, Function, Part
+from coachrl.gateway.wire.base import MOST_REPLIES, CommonFields, Content, Each, Function, Part
 
 # Value that asks for nothing, by field.
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -63,7 +63,7 @@ class _StreamOptions(Part):
     include_usage: bool | None = None
 
 
-class _Body(Drawing):
+class _Body(CommonFields):
     messages: Each[_Message] = Field(min_length=1)
     n: int | None = Field(None, ge=1, le=MOST_REPLIES)
     stop: str | Each[str] | None = None

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
-from coachrl.gateway.wire.base import Block, Drawing, Each, Function, Part
+from coachrl.gateway.wire.base import Block, CommonFields, Each, Function, Part
 
 _REFUSED: dict[str, tuple[Any, ...]] = {"top_k": (), "container": (), "mcp_servers": ([],), "output_format": ()}
 _STOP_REASON = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -52,7 +52,7 @@ class _OutputConfig(Part):
     format: Any = None
 
 
-class _Body(Drawing):
+class _Body(CommonFields):
     max_tokens: int = Field(ge=1, le=base.MOST_TOKENS)
     messages: Each[_Message] = Field(min_length=1)
     system: str | Each[Block] | None = None

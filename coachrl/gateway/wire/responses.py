@@ -12,7 +12,7 @@ from pydantic import Field
 
 from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
-from coachrl.gateway.wire.base import Block, Content, Drawing, Each, Function, Part
+from coachrl.gateway.wire.base import Block, CommonFields, Content, Each, Function, Part
 
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "background": (False,),
@@ -56,7 +56,7 @@ class _Text(Part):
     format: _Format | None = None
 
 
-class _Body(Drawing):
+class _Body(CommonFields):
     input: str | Each[_Item]
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1, le=base.MOST_TOKENS)
