@@ -67,7 +67,7 @@ class CoachPool:
         self.last_failure = ""
         """Why the last call that gave no score gave none."""
         self._warnings = RepeatedWarnings(log)
-        self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
+        self._tasks: dict[str, tuple[asyncio.Task[list[CoachScore]], int]] = {}  # and the place among its scores
         self._passes: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
         self._stopped: CoachUnavailable | BudgetExceeded | None = None  # no later call can go well either
 
@@ -122,7 +122,8 @@ class CoachPool:
 
         Raises CoachUnavailable where no call can go well."""
         self._begin_held(action_ids)
-        return list(await asyncio.gather(*(self._tasks[action_id] for action_id in action_ids)))
+        await asyncio.gather(*(self._tasks[action_id][0] for action_id in action_ids))
+        return [_given(*self._tasks[action_id]) for action_id in action_ids]
 
     async def settle(self, episodes: Sequence[Episode]) -> dict[str, CoachScore]:
         """Action id -> its score, in the order of the episodes' actions, once all of them are there.
@@ -138,11 +139,11 @@ class CoachPool:
         try:
             attributed = [episode.id for episode in episodes if episode.id in self._passes]
             found = await asyncio.gather(*(self._passes[episode_id] for episode_id in attributed))
-            await asyncio.gather(*(self._tasks[action_id] for action_id in ids))
+            await asyncio.gather(*(self._tasks[action_id][0] for action_id in ids))
             # Entries go only once everything has come; where something failed above, `_end` cancels them all.
             for episode_id in attributed:
                 del self._passes[episode_id]
-            scores = {action_id: self._tasks.pop(action_id).result() for action_id in ids}
+            scores = {action_id: _given(*self._tasks.pop(action_id)) for action_id in ids}
             contributions = dict(ChainMap(*found))
             return {key: _with_contribution(score, contributions.get(key)) for key, score in scores.items()}
         except BaseException:
@@ -167,10 +168,9 @@ class CoachPool:
 
     def _begin(self, requests: Sequence[CoachRequest]) -> None:
         """Ask about actions together: one, or siblings that are compared."""
-        asked = asyncio.create_task(self._ask(self.coach, requests))
+        asked = asyncio.create_task(self._ask(self.coach, requests), name=f"coach {requests[0].action.id}")
         for place, request in enumerate(requests):
-            action_id = request.action.id
-            self._tasks[action_id] = asyncio.create_task(_one_of(asked, place), name=f"coach {action_id}")
+            self._tasks[request.action.id] = asked, place
 
     def _begin_held(self, action_ids: Sequence[str]) -> None:
         """Begin to score those of the actions that wait for their siblings: each state's together."""
@@ -248,7 +248,7 @@ class CoachPool:
         self._ledger.call(call)
 
     async def _end(self) -> None:
-        tasks = [*self._tasks.values(), *self._passes.values()]
+        tasks = [*(task for task, _ in self._tasks.values()), *self._passes.values()]
         self._tasks.clear()
         self._passes.clear()
         self._held.clear()
@@ -258,8 +258,8 @@ class CoachPool:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _one_of(asked: asyncio.Task[list[CoachScore]], place: int) -> CoachScore:
-    return (await asked)[place]
+def _given(asked: asyncio.Task[list[CoachScore]], place: int) -> CoachScore:
+    return asked.result()[place]
 
 
 def _with_contribution(score: CoachScore, retrospective: CoachScore | None) -> CoachScore:

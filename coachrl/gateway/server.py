@@ -229,7 +229,7 @@ class Server:
         except Exception as error:  # noqa: BLE001  the same boundary
             return _refusal(_ANTHROPIC if is_anthropic else _OPENAI, _call_error(error))
         write = model_list.anthropic if is_anthropic else model_list.openai
-        return JSONResponse(write(names) if name is None else write(names, name))
+        return JSONResponse(write(names, name))
 
     def _refusal_of(self, token: str) -> CallError | None:
         """Why whoever gives this token is not answered: known before a body is read, whose room costs memory."""

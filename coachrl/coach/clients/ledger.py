@@ -138,24 +138,24 @@ class Ledger:
 
     def call(self, call: Call) -> None:
         messages = [{"role": message.role, "content": message.content} for message in call.messages]
-        self._append({"kind": "call", **asdict(replace(call, messages=())), "messages": messages})
+        self._append("call", lambda: {**asdict(replace(call, messages=())), "messages": messages})
 
     def score(self, score: CoachScore) -> None:
-        self._append({"kind": "score", **asdict(score)})
+        self._append("score", lambda: asdict(score))
 
     def contribution(self, score: CoachScore) -> None:
-        self._append({"kind": "contribution", **asdict(score)})
+        self._append("contribution", lambda: asdict(score))
 
     def resumed(self, step: int) -> None:
-        self._append({"kind": "resumed", "after_step": step})
+        self._append("resumed", lambda: {"after_step": step})
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _append(self, record: dict[str, Any]) -> None:
-        if self.path is None:
+    def _append(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
+        if self.path is None:  # then the fields, which take time, are not made either
             return
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ class Ledger:
         # What a kill or a full disk left in mid-line, perhaps of another process, must not swallow this line.
         size = os.fstat(self._descriptor).st_size
         is_torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
-        line = memoryview(b"\n" * is_torn + json.dumps(record, allow_nan=False).encode() + b"\n")
+        line = memoryview(b"\n" * is_torn + json.dumps({"kind": kind, **fields()}, allow_nan=False).encode() + b"\n")
         try:
             while line:
                 line = line[os.write(self._descriptor, line) :]
