@@ -73,8 +73,9 @@ def check_access(settings: CoachConfig, pipeline: str, retrospective: bool) -> N
             find_own_coach(member.name)
     for name in settings.fallbacks:
         check_key(name, None, settings)
-    if retrospective and is_language_model(retrospective_model(settings)):
-        check_key(retrospective_model(settings), _retrospective_base(settings), settings)
+    attributing = retrospective_member(settings)
+    if retrospective and is_language_model(attributing.name):
+        check_key(attributing.name, attributing.api_base, settings)
 
 
 def _make_member(
@@ -107,28 +108,27 @@ def _make_member(
 
 def make_retrospective_coach(settings: CoachConfig, client_factory: ChatClientFactory | None = None) -> Coach:
     """Who attributes the outcomes of episodes to their actions. Raises what `make_coach` raises."""
-    model = retrospective_model(settings)
-    if not is_language_model(model):
-        raise ConfigError(f"coach.retrospective.name: '{model}' is no language model, which retrospective credit needs")
+    member = retrospective_member(settings)
+    if not is_language_model(member.name):
+        raise ConfigError(
+            f"coach.retrospective.name: '{member.name}' is no language model, which retrospective credit needs"
+        )
     client_factory = client_factory or make_client_factory(settings)
-    client = client_factory.client(model, _retrospective_base(settings), settings.fallbacks)
-    return RetrospectiveCoach(client, retrospective_prompt(settings), settings)
+    client = client_factory.client(member.name, member.api_base, settings.fallbacks)
+    return RetrospectiveCoach(client, retrospective_prompt(member), settings)
 
 
-def retrospective_model(settings: CoachConfig) -> str:
-    """The model that attributes outcomes."""
-    return settings.retrospective.name or settings.name
-
-
-def _retrospective_base(settings: CoachConfig) -> str | None:
+def retrospective_member(settings: CoachConfig) -> MemberConfig:
+    """The model that attributes outcomes: one of its own, or the coach's at the coach's address."""
     own = settings.retrospective
-    return own.api_base if own.name is not None else own.api_base or settings.api_base
+    if own.name is not None:
+        return MemberConfig(name=own.name, prompt=own.prompt, api_base=own.api_base)
+    return MemberConfig(name=settings.name, prompt=own.prompt, api_base=own.api_base or settings.api_base)
 
 
-def retrospective_prompt(settings: CoachConfig) -> Prompt:
+def retrospective_prompt(member: MemberConfig) -> Prompt:
     """What it is asked. Raises ConfigError for a prompt that cannot be used."""
-    path = settings.retrospective.prompt or resource("prompts", "coach", "retrospective.md")
-    return load_coach_prompt(path, "retrospective")
+    return load_coach_prompt(member.prompt or resource("prompts", "coach", "retrospective.md"), "retrospective")
 
 
 def make_client_factory(settings: CoachConfig, ledger: Path | None = None) -> ChatClientFactory:

@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from coachrl.coach import replies
-from coachrl.coach.verdict import ABSTAIN_KEY, Verdict, abstentions, closed_schema, without_suggestion
+from coachrl.coach.replies import Statement
+from coachrl.coach.verdict import (
+    ABSTAIN_KEY,
+    HOW_TO_ABSTAIN,
+    SCORE_OR_NOT,
+    Verdict,
+    abstains,
+    closed_schema,
+    without_suggestion,
+)
 from coachrl.errors import CoachError, ConfigError
 from coachrl.text import brief
 from coachrl.types import HIGHEST_SCORE, CriterionScore
@@ -29,7 +38,7 @@ _LINE = replies.statement_lines(
     r"(?P<part>SCORE|REASON)[ \u00a0]+(?P<name>[a-z](?:\\?[a-z0-9_-])*+)"
 )  # Markdown writes \_
 _REASON = {"type": "string", "description": "one or two sentences"}
-_SCORE = {"anyOf": [{"type": "number"}, {"type": "null"}], "description": "from 0 to 10, or null where you abstain"}
+_SCORE = {**SCORE_OR_NOT, "description": "from 0 to 10, or null where you abstain"}
 
 
 @dataclass(frozen=True)
@@ -71,10 +80,7 @@ def criteria_words(criteria: Sequence[Criterion]) -> str:
     questions = [f"- {one.name} ({one.weight / whole:.0%} of the total): {one.question}" for one in criteria]
     lines = [f"REASON {one.name}: <one or two sentences>\nSCORE {one.name}: <number from 0 to 10>" for one in criteria]
     closing = "Then end with exactly these lines, each number alone after its colon. Give no total: it is computed."
-    return "\n".join([*questions, "", closing, "", *lines, "", _HOW_TO_ABSTAIN])
-
-
-_HOW_TO_ABSTAIN = "If the material does not allow any judgement, write the word ABSTAIN alone in place of these lines."
+    return "\n".join([*questions, "", closing, "", *lines, "", HOW_TO_ABSTAIN])
 
 
 def criteria_schema(criteria: Sequence[Criterion], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -89,27 +95,16 @@ def criteria_schema(criteria: Sequence[Criterion], extra: Mapping[str, Any] | No
     return closed_schema({**(extra or {}), "criteria": by_name, **ABSTAIN_KEY})
 
 
-def repair_words(criteria: Sequence[Criterion]) -> str:
-    """What a model is told whose reply could not be read."""
-    lines = ", ".join(f"'REASON {one.name}: ...', 'SCORE {one.name}: n'" for one in criteria)
-    return f"Keep your judgement and answer again with these lines alone: {lines}; or with the one word ABSTAIN."
-
-
 def parse_verdict_by_criteria(reply: str, criteria: Sequence[Criterion]) -> Verdict:
     """The verdict of `reply`, as strict as `parse_verdict`. Raises CoachError where a criterion has no score, no reason
     or two different scores, or where more follows the last of them."""
     text, suggestion = without_suggestion(replies.own_words(reply))
     objects = list(replies.json_objects(text))
-    stated = [*_in_lines(text), *_in_objects(objects)]
-    abstained = abstentions(text, objects)
-    end = max([0, *(one.end for one in stated), *abstained])
-    if abstained:
-        if any(one.value is not None for one in stated if one.part == "score"):
-            raise CoachError("the reply contradicts itself: it abstains and gives scores")
-        replies.check_end(text, end, "verdict")
+    stated = [*replies.last_statements(_LINE, text, _key), *_in_objects(objects)]
+    if abstains(text, objects, stated):
         return Verdict(None, None, text, suggestion)
     scores = tuple(_judged(criterion, stated) for criterion in criteria)
-    replies.check_end(text, end, "verdict")
+    replies.check_end(text, max(one.end for one in stated), "verdict")
     return Verdict(weighted_mean(scores), None, text, suggestion, scores)
 
 
@@ -119,40 +114,26 @@ def weighted_mean(scores: Sequence[CriterionScore]) -> float:
     return min(HIGHEST_SCORE, sum(score.weight / whole * score.score_0_10 for score in scores))
 
 
-@dataclass(frozen=True)
-class _Statement:
-    """A score or a reason of a criterion, and where in the reply it ends."""
-
-    name: str
-    part: str
-    value: Any
-    end: int
-
-
-def _judged(criterion: Criterion, stated: Sequence[_Statement]) -> CriterionScore:
-    own = [one for one in stated if one.name == criterion.name]
-    key = f"SCORE {criterion.name}"
-    scores = {replies.number_within(one.value, key, 0, 10) for one in own if one.part == "score"}
-    reasons = [str(one.value) for one in own if one.part == "reason" and replies.undecorated(str(one.value or ""))]
-    if len(scores) > 1:
-        raise CoachError(f"the reply contradicts itself: two scores for the criterion {criterion.name}")
-    score = scores.pop() if scores else None
+def _judged(criterion: Criterion, stated: Sequence[Statement]) -> CriterionScore:
+    score = replies.one_number(stated, f"SCORE {criterion.name}", 0, 10)
     if score is None:
-        raise CoachError(f"the criterion {criterion.name} has no score: no line '{key}: n'")
+        raise CoachError(f"the criterion {criterion.name} has no score, and the others have one")
+    reasons = [replies.undecorated(str(one.value or "")) for one in stated if one.key == f"REASON {criterion.name}"]
+    reasons = [reason for reason in reasons if reason]
     if not reasons:
         raise CoachError(f"the criterion {criterion.name} has no reason: no line 'REASON {criterion.name}: ...'")
-    return CriterionScore(criterion.name, criterion.weight, score, replies.undecorated(reasons[-1]))
+    return CriterionScore(criterion.name, criterion.weight, score, reasons[-1])
 
 
-def _in_lines(text: str) -> Iterator[_Statement]:
-    for match in replies.last_statements(_LINE, text):
-        yield _Statement(match["name"].replace("\\", "").lower(), match["part"].lower(), match["value"], match.end())
+def _key(match: re.Match[str]) -> str:
+    name = match["name"].replace("\\", "").lower()
+    return f"{match['part'].upper()} {name}"
 
 
-def _in_objects(objects: Sequence[tuple[dict[str, Any], int]]) -> Iterator[_Statement]:
+def _in_objects(objects: Sequence[tuple[dict[str, Any], int]]) -> Iterator[Statement]:
     for fields, end in objects:
         listed = fields.get("criteria")
         for name, judged in listed.items() if isinstance(listed, dict) else ():
             for part in ("reason", "score") if isinstance(judged, dict) else ():
                 if part in judged:
-                    yield _Statement(name.lower(), part, judged[part], end)
+                    yield Statement(f"{part.upper()} {name.lower()}", judged[part], end, end)

@@ -61,13 +61,13 @@ class CoachPool:
         self._comparer = coach if isinstance(coach, Comparer) else None
         self._held: dict[str, CoachRequest] = {}  # until their siblings are there
         self._slots = asyncio.Semaphore(concurrency)
-        self._ledger = Ledger(ledger) if ledger is not None else None
+        self._ledger = Ledger(ledger)
         self.waiting = 0
         """Scores that were asked for and are not there yet, retrospective passes included."""
         self.last_failure = ""
         """Why the last call that gave no score gave none."""
         self._warnings = RepeatedWarnings(log)
-        self._tasks: dict[str, asyncio.Task[CoachScore]] = {}
+        self._tasks: dict[str, tuple[asyncio.Task[list[CoachScore]], int]] = {}  # and the place among its scores
         self._passes: dict[str, asyncio.Task[dict[str, CoachScore]]] = {}
         self._stopped: CoachUnavailable | BudgetExceeded | None = None  # no later call can go well either
 
@@ -94,7 +94,7 @@ class CoachPool:
         if self._comparer is not None:
             self._held[action_id] = request
             return
-        self._begin(request)
+        self._begin([request])
 
     def submit_episode(self, requests: Sequence[CoachRequest]) -> None:
         """Begin the retrospective pass over an episode whose outcome was measured, and return at once.
@@ -122,7 +122,8 @@ class CoachPool:
 
         Raises CoachUnavailable where no call can go well."""
         self._begin_held(action_ids)
-        return list(await asyncio.gather(*(self._tasks[action_id] for action_id in action_ids)))
+        await asyncio.gather(*(self._tasks[action_id][0] for action_id in action_ids))
+        return [_given(*self._tasks[action_id]) for action_id in action_ids]
 
     async def settle(self, episodes: Sequence[Episode]) -> dict[str, CoachScore]:
         """Action id -> its score, in the order of the episodes' actions, once all of them are there.
@@ -138,11 +139,11 @@ class CoachPool:
         try:
             attributed = [episode.id for episode in episodes if episode.id in self._passes]
             found = await asyncio.gather(*(self._passes[episode_id] for episode_id in attributed))
-            await asyncio.gather(*(self._tasks[action_id] for action_id in ids))
+            await asyncio.gather(*(self._tasks[action_id][0] for action_id in ids))
             # Entries go only once everything has come; where something failed above, `_end` cancels them all.
             for episode_id in attributed:
                 del self._passes[episode_id]
-            scores = {action_id: self._tasks.pop(action_id).result() for action_id in ids}
+            scores = {action_id: _given(*self._tasks.pop(action_id)) for action_id in ids}
             contributions = dict(ChainMap(*found))
             return {key: _with_contribution(score, contributions.get(key)) for key, score in scores.items()}
         except BaseException:
@@ -152,8 +153,7 @@ class CoachPool:
     def note_resumed(self, step: int) -> None:
         """Say in the ledger that the run goes on after `step`: scores of later steps that stand before this line were
         dropped, and are made again after it."""
-        if self._ledger is not None:
-            self._ledger.resumed(step)
+        self._ledger.resumed(step)
 
     async def close(self) -> None:
         """Stop what is still being scored, and close coach, ledger and cache."""
@@ -164,12 +164,13 @@ class CoachPool:
             await self.retrospective.close()
         if self._client_factory is not None:
             self._client_factory.close()
-        if self._ledger is not None:
-            self._ledger.close()
+        self._ledger.close()
 
-    def _begin(self, request: CoachRequest) -> None:
-        action_id = request.action.id
-        self._tasks[action_id] = asyncio.create_task(self._score(self.coach, request), name=f"coach {action_id}")
+    def _begin(self, requests: Sequence[CoachRequest]) -> None:
+        """Ask about actions together: one, or siblings that are compared."""
+        asked = asyncio.create_task(self._ask(self.coach, requests), name=f"coach {requests[0].action.id}")
+        for place, request in enumerate(requests):
+            self._tasks[request.action.id] = asked, place
 
     def _begin_held(self, action_ids: Sequence[str]) -> None:
         """Begin to score those of the actions that wait for their siblings: each state's together."""
@@ -182,53 +183,30 @@ class CoachPool:
         for siblings in states.values():
             calls = math.ceil(len(siblings) / self._comparer.most_compared)
             for part in range(calls):
-                self._begin_together(self._comparer, siblings[part::calls])
+                self._begin(siblings[part::calls])
 
-    def _begin_together(self, coach: Comparer, siblings: Sequence[CoachRequest]) -> None:
-        if len(siblings) == 1:
-            self._begin(siblings[0])
-            return
-        compared = asyncio.create_task(self._compare(coach, siblings))
-        for place, request in enumerate(siblings):
-            action_id = request.action.id
-            self._tasks[action_id] = asyncio.create_task(_one_of(compared, place), name=f"coach {action_id}")
-
-    async def _compare(self, coach: Comparer, siblings: Sequence[CoachRequest]) -> list[CoachScore]:
-        """The scores of siblings. Where there is none for one of them, all have failed."""
-        ids = [request.action.id for request in siblings]
+    async def _ask(self, coach: Coach, requests: Sequence[CoachRequest]) -> list[CoachScore]:
+        """The scores of actions that are asked about together. Where there is none for one of them, all have failed."""
+        ids = [request.action.id for request in requests]
         async with self._asking(ids) as asked:
             try:
-                scores = await coach.compare(siblings)
+                if len(requests) > 1 and isinstance(coach, Comparer):
+                    scores = await coach.compare(requests)
+                else:
+                    scores = [await coach.score(requests[0])]
             except CoachUnavailable:
                 raise
             except CoachError as error:
-                self._failed(f"{len(ids)} siblings of action {ids[0]} have no score", error)
-                scores = [CoachScore(key, "failed", rationale=str(error), model=self.coach.name) for key in ids]
-            # What the comparison took stands once, on the first of them.
-            scores = [replace(score, usage=Usage()) for score in scores]
+                self.last_failure = str(error)
+                who = f"action {ids[0]} has" if len(ids) == 1 else f"{len(ids)} siblings of action {ids[0]} have"
+                self._warnings.warn(f"{who} no score", self.last_failure)
+                scores = [CoachScore(key, "failed", rationale=str(error), model=coach.name) for key in ids]
+            if len(scores) > 1:  # what a comparison took stands once, on the first of them
+                scores = [replace(score, usage=Usage()) for score in scores]
             scores[0] = asked.with_all_calls(scores[0])
-        if self._ledger is not None:
-            for score in scores:
-                self._ledger.score(score)
-        return scores
-
-    async def _score(self, coach: Coach, request: CoachRequest) -> CoachScore:
-        async with self._asking([request.action.id]) as asked:
-            try:
-                score = await coach.score(request)
-            except CoachUnavailable:
-                raise
-            except CoachError as error:
-                self._failed(f"action {request.action.id} has no score", error)
-                score = CoachScore(request.action.id, "failed", rationale=str(error), model=coach.name)
-            score = asked.with_all_calls(score)
-        if self._ledger is not None:
+        for score in scores:
             self._ledger.score(score) if coach is self.coach else self._ledger.contribution(score)
-        return score
-
-    def _failed(self, what: str, error: CoachError) -> None:
-        self.last_failure = str(error)
-        self._warnings.warn(what, self.last_failure)
+        return scores
 
     async def _attribute(self, coach: Coach, requests: Sequence[CoachRequest]) -> dict[str, CoachScore]:
         """Contributions by action id, made from the last action to the first (MAPPA, App. F.2).
@@ -237,7 +215,7 @@ class CoachPool:
         """
         residual, found = "", {}
         for place, request in reversed(list(enumerate(requests))):
-            score = await self._score(coach, replace(request, residual=residual))
+            [score] = await self._ask(coach, [replace(request, residual=residual)])
             found[request.action.id] = score
             if score.status == "failed":
                 why = f"the retrospective pass broke off at {request.action.id}: {score.rationale}"
@@ -267,11 +245,10 @@ class CoachPool:
     def _note(self, call: Call, asked: _Asked) -> None:
         call = replace(call, action_id=asked.about)
         asked.calls.append(call)
-        if self._ledger is not None:
-            self._ledger.call(call)
+        self._ledger.call(call)
 
     async def _end(self) -> None:
-        tasks = [*self._tasks.values(), *self._passes.values()]
+        tasks = [*(task for task, _ in self._tasks.values()), *self._passes.values()]
         self._tasks.clear()
         self._passes.clear()
         self._held.clear()
@@ -281,8 +258,8 @@ class CoachPool:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _one_of(compared: asyncio.Task[list[CoachScore]], place: int) -> CoachScore:
-    return (await compared)[place]
+def _given(asked: asyncio.Task[list[CoachScore]], place: int) -> CoachScore:
+    return asked.result()[place]
 
 
 def _with_contribution(score: CoachScore, retrospective: CoachScore | None) -> CoachScore:

@@ -7,7 +7,7 @@ can hold the line that would close its own fence; braces in it stay text, since 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from string import ascii_uppercase
@@ -21,7 +21,7 @@ from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt, load_prompt
 from coachrl.resources import resource
 from coachrl.text import clip_tokens, nearest
-from coachrl.types import Action, Execution, Role
+from coachrl.types import Action, Execution
 
 Use = Literal["score", "retrospective", "preface"]
 
@@ -31,19 +31,17 @@ CATEGORIES = ("classification", "regression", "math")
 SCORE_RANGE = [0, 10]
 SIGNED_RANGE = [-10, 10]
 NEEDED = {
-    "score": frozenset({"agent_output"}),
-    "retrospective": frozenset({"agent_output", "outcome", "residual"}),
-    "preface": frozenset({"statistics"}),
+    "score": {"agent_output": "nothing to score"},
+    "retrospective": {
+        "agent_output": "nothing to score",
+        "outcome": "nothing to share out",
+        "residual": "nothing of what later actions explained",
+    },
+    "preface": {"statistics": "nothing of the run"},
 }
-"""Use of a prompt -> the fields without which it is worth nothing."""
+"""Use of a prompt -> the fields without which it is worth nothing, with what the coach then sees."""
 OF_THE_HEADER = frozenset({"caps", "criteria"})
 """Fields that show the model what the prompt's own header says."""
-_WITHOUT = {
-    "agent_output": "nothing to score",
-    "outcome": "nothing to share out",
-    "residual": "nothing of what later actions explained",
-    "statistics": "nothing of the run",
-}
 _MAX_FILES_SHOWN = 200
 _NONE = "(none)"
 _HIDDEN = "N/A: not shown to you."
@@ -80,33 +78,36 @@ def load_coach_prompt(path: Path, use: Use | None = "score") -> Prompt:
     """Read a coach prompt. use: what it must be for, or None for whatever its header says. Raises ConfigError where it
     asks for what cannot be filled, or where its use, its caps or its score range are not what they must be."""
     prompt = load_prompt(path)
+    for fault in _faults(prompt, path, use):
+        raise ConfigError(f"coach prompt {path}: {fault}")
+    return prompt
+
+
+def _faults(prompt: Prompt, path: Path, use: Use | None) -> Iterator[str]:
+    """What keeps it from being a coach prompt of this use. Raises ConfigError for caps and criteria."""
     for key in prompt.header.keys() - HEADER:
-        raise ConfigError(f"coach prompt {path}: unknown key '{key}' in the header{nearest(str(key), HEADER)}")
+        yield f"unknown key '{key}' in the header{nearest(str(key), HEADER)}"
     known = [*FIELDS, *sorted(OF_THE_HEADER)]
     for name in sorted(prompt.fields.difference(known)):
-        raise ConfigError(
-            f"coach prompt {path}: unknown field '{name}'{nearest(name, known)}; fields: {', '.join(known)}"
-        )
+        yield f"unknown field '{name}'{nearest(name, known)}; fields: {', '.join(known)}"
     said = use_of(prompt)
     if said not in NEEDED or (use is not None and said != use):
-        raise ConfigError(f"coach prompt {path}: its use is '{said}', not '{use or ', '.join(NEEDED)}'")
-    for name in sorted(NEEDED[said] - prompt.fields):
-        raise ConfigError(f"coach prompt {path}: without {{{{{name}}}}} the coach sees {_WITHOUT[name]}")
+        yield f"its use is '{said}', not '{use or ', '.join(NEEDED)}'"
+    for name, without in NEEDED[said].items():
+        if name not in prompt.fields:
+            yield f"without {{{{{name}}}}} the coach sees {without}"
     wanted = SIGNED_RANGE if said == "retrospective" else SCORE_RANGE
     if prompt.header.get("score_range", wanted) != wanted:
-        raise ConfigError(f"coach prompt {path}: score_range must be {wanted}, the scale that scores are kept on")
+        yield f"score_range must be {wanted}, the scale that scores are kept on"
     categories = prompt.header.get("categories", list(CATEGORIES))
     if not isinstance(categories, list) or not categories or any(category not in CATEGORIES for category in categories):
-        raise ConfigError(
-            f"coach prompt {path}: categories must be a list of {', '.join(CATEGORIES)}, or left out for all"
-        )
+        yield f"categories must be a list of {', '.join(CATEGORIES)}, or left out for all"
     parse_caps(prompt.header, prompt.name)
     parse_criteria(prompt.header, str(path))
     if ("criteria" in prompt.header) != ("criteria" in prompt.fields):
-        raise ConfigError(f"coach prompt {path}: criteria stand in the header, and in the body as {{{{criteria}}}}")
+        yield "criteria stand in the header, and in the body as {{criteria}}"
     if "criteria" in prompt.header and said != "score":
-        raise ConfigError(f"coach prompt {path}: criteria are for prompts that score, not for the use '{said}'")
-    return prompt
+        yield f"criteria are for prompts that score, not for the use '{said}'"
 
 
 def use_of(prompt: Prompt) -> str:
@@ -127,8 +128,13 @@ def with_preface(preface: Prompt, prompt: Prompt) -> Prompt:
 
 def with_suggestion(prompt: Prompt) -> Prompt:
     """`prompt`, asking for the agent's better reply too. Its hash covers both texts."""
-    section = load_prompt(resource("prompts", "coach", "sections", "suggestion.md"))
+    section = prompt_section("suggestion")
     return replace(prompt, body=f"{prompt.body}\n\n{section.body}", sha256=_hash_of_both(prompt, section))
+
+
+def prompt_section(name: str) -> Prompt:
+    """What a coach's setting adds to its prompt."""
+    return load_prompt(resource("prompts", "coach", "sections", f"{name}.md"))
 
 
 def _hash_of_both(first: Prompt, second: Prompt) -> str:
@@ -180,53 +186,48 @@ def _description(request: CoachRequest, _: EvidenceConfig) -> str:
         lines.append(f"It takes from earlier agents: {', '.join(role.needed_files)}.")
     if role.required_files:
         lines.append(f"It must leave behind: {', '.join(role.required_files)}.")
+    ending = "was cut off at that limit" if request.action.finish_reason == "length" else "ended by itself"
     most = f" of at most {role.max_turns} in a row" if role.max_turns > 1 else ""
     lines.append(
         f"This was its turn {request.action.turn + 1}{most}; a reply has at most "
-        f"{role.max_new_tokens} tokens, and this one {_ending(request.action)}."
+        f"{role.max_new_tokens} tokens, and this one {ending}."
     )
     return " ".join(lines)
 
 
-def _ending(action: Action) -> str:
-    return "was cut off at that limit" if action.finish_reason == "length" else "ended by itself"
-
-
 def _team(request: CoachRequest, _: EvidenceConfig) -> str:
-    return "\n".join(f"{number}. {_member(role)}" for number, role in enumerate(request.team, start=1))
-
-
-def _member(role: Role) -> str:
-    saves = f" Must save: {', '.join(role.required_files)}." if role.required_files else ""
-    return f"{role.name}: {role.description or 'no description stated.'}{saves}"
+    lines = []
+    for number, role in enumerate(request.team, start=1):
+        saves = f" Must save: {', '.join(role.required_files)}." if role.required_files else ""
+        lines.append(f"{number}. {role.name}: {role.description or 'no description stated.'}{saves}")
+    return "\n".join(lines)
 
 
 def _observation(request: CoachRequest, evidence: EvidenceConfig) -> str:
     if not evidence.tool_log:
         return _HIDDEN
-    action, window = request.action, evidence.window_tokens
-    ran = "No code was run." if action.execution is None else _ran(action.execution, "TOOL_LOG", window)
-    called = _called(action, "TOOL_CALLS", window)
-    return "\n".join([ran, *called, *_answered(action, "ENVIRONMENT", window)])
+    found = _what_came_of(request.action, evidence.window_tokens)
+    return "\n".join(found if request.action.execution is not None else ["No code was run.", *found])
 
 
-def _ran(execution: Execution, label: str, window_tokens: int) -> str:
-    """How the code ended, and both of its streams: the error stands last, so that it is never what is cut."""
-    streams = "\n".join(part for part in (execution.stdout.strip(), execution.stderr.strip()) if part)
-    return f"The code ended with state '{execution.state}'.\n" + fenced(streams or "(no output)", label, window_tokens)
+def _what_came_of(action: Action, window_tokens: int, prefix: str = "") -> list[str]:
+    """How its code ended, what the functions that it called gave, and what the environment found or did in answer:
+    those of the three that there are. prefix: what the labels of their fences begin with."""
+    found = []
+    if (execution := action.execution) is not None:
+        shown = fenced(streams_of(execution), f"{prefix}TOOL_LOG", window_tokens)
+        found.append(f"The code ended with state '{execution.state}'.\n{shown}")
+    if action.tool_calls:
+        told = "\n".join(f"{call.call}\n=> {call.result}" for call in action.tool_calls)
+        found.append(f"It called tools:\n{fenced(told, f'{prefix}TOOL_CALLS', window_tokens)}")
+    if action.result:
+        found.append(f"The environment's answer:\n{fenced(action.result, f'{prefix}ENVIRONMENT', window_tokens)}")
+    return found
 
 
-def _called(action: Action, label: str, window_tokens: int) -> list[str]:
-    """Each function that it called, with what it was told."""
-    if not action.tool_calls:
-        return []
-    told = "\n".join(f"{call.call}\n=> {call.result}" for call in action.tool_calls)
-    return [f"It called tools:\n{fenced(told, label, window_tokens)}"]
-
-
-def _answered(action: Action, label: str, window_tokens: int) -> list[str]:
-    """What the environment found or did in answer, where it said anything."""
-    return [f"The environment's answer:\n{fenced(action.result, label, window_tokens)}"] if action.result else []
+def streams_of(execution: Execution) -> str:
+    """Both streams whole: the error stands last, so that it is never what is cut."""
+    return "\n".join(filter(None, (execution.stdout.strip(), execution.stderr.strip()))) or "(no output)"
 
 
 def _files(names: tuple[str, ...]) -> str:
@@ -248,11 +249,8 @@ def _previous(request: CoachRequest, evidence: EvidenceConfig) -> str:
 def _previous_action(action: Action, evidence: EvidenceConfig) -> str:
     pieces = [f"{action.role}, turn {action.turn + 1}:"]
     pieces.append(fenced(action.text, "EARLIER_OUTPUT", evidence.previous_tokens))
-    if action.execution is not None and evidence.tool_log:
-        pieces.append(_ran(action.execution, "EARLIER_TOOL_LOG", evidence.previous_tokens))
     if evidence.tool_log:
-        pieces += _called(action, "EARLIER_TOOL_CALLS", evidence.previous_tokens)
-        pieces += _answered(action, "EARLIER_ENVIRONMENT", evidence.previous_tokens)
+        pieces += _what_came_of(action, evidence.previous_tokens, "EARLIER_")
     if action.execution is not None and evidence.files:
         new = tuple(name for name in action.files_after if name not in action.files_before)
         pieces.append("New files:\n" + _files(new) if new else "No new files.")

@@ -21,7 +21,8 @@ class RepeatedWarnings:
         self._log, self._counts, self._first = log, Counter[str](), dict[str, str]()
 
     def warn(self, subject: str, trouble: str) -> None:
-        kind = _kind(trouble)
+        parts = trouble[:_LONGEST_KIND].split(": ")[:_PARTS]
+        kind = _WITH_DIGITS.sub("#", ": ".join(parts))
         self._first.setdefault(kind, trouble)
         self._counts[kind] += 1
         count = self._counts[kind]
@@ -39,10 +40,6 @@ class RepeatedWarnings:
                 self._log.warning("%d times in all: %s", count, self._first[kind])
         self._counts.clear()
         self._first.clear()
-
-
-def _kind(trouble: str) -> str:
-    return _WITH_DIGITS.sub("#", ": ".join(trouble[:_LONGEST_KIND].split(": ")[:_PARTS]))
 
 
 def _power_of_ten(count: int) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from coachrl.errors import CoachError
@@ -79,17 +80,30 @@ def own_words(reply: str) -> str:
     return text[:end]
 
 
+@dataclass(frozen=True)
+class Statement:
+    """What a reply says under `key`, as it was written, and where that stands."""
+
+    key: str
+    value: Any
+    start: int
+    end: int
+
+
 def statement_lines(*keys: str) -> re.Pattern[str]:
     """A pattern of lines that state one of `keys` (regular expressions): groups "key" and "value"."""
     before = rf"^{_LEAD}(?:<(?:final_)?answer>|\d{{1,2}}[.)] |[\u2022\u2013] )?+[{_EMPHASIS}]*+"
     return re.compile(rf"{before}(?P<key>{'|'.join(keys)}){_PAD}[:=\uff1a](?P<value>.*)$", re.IGNORECASE | re.MULTILINE)
 
 
-def last_statements(lines: re.Pattern[str], text: str) -> list[re.Match[str]]:
-    """What `lines` (of `statement_lines`) finds, in order. Of those that state the same the last alone: a model in a
-    loop may say one thing ten thousand times."""
+def last_statements(lines: re.Pattern[str], text: str, key: Callable[[re.Match[str]], str]) -> list[Statement]:
+    """What `lines` (of `statement_lines`) finds, in order, each under the `key` of its line. Of those that state the
+    same the last alone: a model in a loop may say one thing ten thousand times."""
     found = {match.groups(): match for match in lines.finditer(text)}
-    return sorted(found.values(), key=re.Match.end)
+    return [
+        Statement(key(match), match["value"], match.start(), match.end())
+        for match in sorted(found.values(), key=re.Match.end)
+    ]
 
 
 def json_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:
@@ -120,6 +134,18 @@ def check_end(text: str, end: int, what: str) -> None:
     """Raises CoachError where more than emphasis and fences follows `end`: a statement before it may be quoted."""
     if text[end:].strip(_BLANKS + _EMPHASIS + "\n#.~-").lower() not in ("", "json"):
         raise CoachError(f"the reply does not end in its {what}: {shown(text[end:])} follows")
+
+
+def one_number(stated: Iterable[Statement], key: str, low: float, high: float) -> float | None:
+    """The number that is stated under `key`, once or again and again; None where it is ABSTAIN. Raises CoachError for
+    none, for several, and for what is no number from `low` to `high`."""
+    numbers = {number_within(one.value, key, low, high) for one in stated if one.key == key}
+    if not numbers:
+        raise CoachError(f"the reply has no line '{key}: n'")
+    if len(numbers) > 1:
+        said = sorted("ABSTAIN" if number is None else f"{number:g}" for number in numbers)
+        raise CoachError(f"the reply contradicts itself: {' and '.join(said)} for {key}")
+    return numbers.pop()
 
 
 def number_within(value: Any, key: str, low: float, high: float) -> float | None:

@@ -28,32 +28,23 @@ that quotes such a line and says nothing after it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coachrl.coach.replies import (
-    bare,
-    check_end,
-    json_objects,
-    last_statements,
-    number_within,
-    own_words,
-    shown,
-    statement_lines,
-)
+from coachrl.coach import replies
 from coachrl.errors import CoachError
 from coachrl.types import CriterionScore
 
-_LINE = statement_lines(r"PROCESS\\?[ \u00a0_-]SCORE", r"ANSWER\\?[ \u00a0_-]CORRECT")
+_LINE = replies.statement_lines(r"PROCESS\\?[ \u00a0_-]SCORE", r"ANSWER\\?[ \u00a0_-]CORRECT")
 _ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*+ABSTAIN[ \t*_`.]*+(?::.*)?$", re.MULTILINE)
 _OPENING = re.compile(r"^[ \t]*+<suggestion>", re.MULTILINE)
 _CLOSING = re.compile(r"</suggestion>[ \t]*+$", re.MULTILINE)
 _Placed = tuple[dict[str, Any], int]
-_SCORE_OR_NOT = {"anyOf": [{"type": "number"}, {"type": "null"}]}
+SCORE_OR_NOT: Mapping[str, Any] = {"anyOf": [{"type": "number"}, {"type": "null"}]}
 _VERDICT_KEYS: Mapping[str, Any] = {
     "rationale": {"type": "string", "description": "your reasons, in two to five sentences"},
-    "process_score": {**_SCORE_OR_NOT, "description": "the score, a number from 0 to 10, or null where you abstain"},
+    "process_score": {**SCORE_OR_NOT, "description": "the score, a number from 0 to 10, or null where you abstain"},
     "answer_correct": {
         "anyOf": [{"type": "integer", "enum": [0, 1]}, {"type": "null"}],
         "description": "0 or 1 where you were asked for ANSWER_CORRECT, else null",
@@ -61,6 +52,7 @@ _VERDICT_KEYS: Mapping[str, Any] = {
     "abstain": {"type": "boolean", "description": "true where the material does not allow any judgement"},
 }
 
+HOW_TO_ABSTAIN = "If the material does not allow any judgement, write the word ABSTAIN alone in place of these lines."
 RATIONALE_KEY: Mapping[str, Any] = {"rationale": _VERDICT_KEYS["rationale"]}
 ABSTAIN_KEY: Mapping[str, Any] = {"abstain": _VERDICT_KEYS["abstain"]}
 SUGGESTION_KEY: Mapping[str, Any] = {
@@ -109,31 +101,29 @@ def json_instruction(schema: Mapping[str, Any]) -> str:
     return f"Give your answer as one JSON object, in place of any closing lines asked for above. Its keys:\n{keys}"
 
 
+def repair_words(lines: Iterable[str]) -> str:
+    """What a model is told whose reply could not be read."""
+    wanted = ", ".join(f"'{line}'" for line in lines)
+    return f"Keep your judgement and answer again with these lines alone: {wanted}; or with the one word ABSTAIN."
+
+
 def parse_verdict(reply: str) -> Verdict:
     """The verdict of `reply`. Raises CoachError, saying what is wrong, where it does not hold exactly one."""
-    text, suggestion = without_suggestion(own_words(reply))
-    objects = list(json_objects(text))
-    scores: set[float | None] = set()
-    answers: set[float | None] = set()
-    end = 0
-    for key, value, stated_to in _statements(text, objects):
-        end = max(end, stated_to)
-        if key == "process_score":
-            scores.add(number_within(value, "PROCESS_SCORE", 0, 10))
-        else:
-            answers.add(_answer(value))
-    if not scores:
-        raise CoachError(f"the reply has no line 'PROCESS_SCORE: n': {shown(text)}")
-    answers.discard(None)
-    if len(scores) > 1 or len(answers) > 1:
-        raise CoachError(f"the reply contradicts itself: {_listed(scores if len(scores) > 1 else answers)}")
-    check_end(text, end, "verdict")
-    return Verdict(
-        scores.pop(), answers.pop() if answers else None, _rationale(text, objects), suggestion or _suggested(objects)
-    )
+    text, suggestion = without_suggestion(replies.own_words(reply))
+    objects = list(replies.json_objects(text))
+    stated = list(_statements(text, objects))
+    if all(one.key != "PROCESS_SCORE" for one in stated):
+        raise CoachError(f"the reply has no line 'PROCESS_SCORE: n': {replies.shown(text)}")
+    score = replies.one_number(stated, "PROCESS_SCORE", 0, 10)
+    answers = {_answer(one.value) for one in stated if one.key == "ANSWER_CORRECT"} - {None}
+    if len(answers) > 1:
+        raise CoachError("the reply contradicts itself: 0 and 1 for ANSWER_CORRECT")
+    replies.check_end(text, max(one.end for one in stated), "verdict")
+    answer = answers.pop() if answers else None
+    return Verdict(score, answer, rationale_of(text, objects), suggestion or _suggested(objects))
 
 
-def _rationale(text: str, objects: Sequence[_Placed]) -> str:
+def rationale_of(text: str, objects: Sequence[_Placed]) -> str:
     """The reasons of a reply that is one JSON object and gives them; else all of it."""
     found = objects[0][0] if text.startswith("{") and objects else {}
     return found["rationale"] if isinstance(found.get("rationale"), str) else text
@@ -143,8 +133,8 @@ def suggestion_in(reply: str) -> str:
     """The section `<suggestion>` ... `</suggestion>` of a reply, or the JSON key; empty where there is none, or none
     that was closed. Nothing in it is read as a score."""
     try:
-        text, suggestion = without_suggestion(own_words(reply))
-        return suggestion or _suggested(list(json_objects(text)))
+        text, suggestion = without_suggestion(replies.own_words(reply))
+        return suggestion or _suggested(list(replies.json_objects(text)))
     except CoachError:
         return ""
 
@@ -169,24 +159,36 @@ def without_suggestion(text: str) -> tuple[str, str]:
     return outside.strip(), text[opening.end() : closing.start()].strip()
 
 
-def _statements(text: str, objects: Sequence[_Placed]) -> Iterator[tuple[str, Any, int]]:
-    """Every (key, raw value, end in the text) that the reply states, on a line of its own or in a JSON object; of lines
-    that say the same, the last."""
-    for match in last_statements(_LINE, text):
-        yield "process_score" if match["key"][0] in "Pp" else "answer_correct", match["value"], match.end()
+def _statements(text: str, objects: Sequence[_Placed]) -> Iterator[replies.Statement]:
+    """All that the reply states, on a line of its own or in a JSON object; of lines that say the same, the last."""
+    yield from replies.last_statements(
+        _LINE, text, lambda match: "PROCESS_SCORE" if match["key"][0] in "Pp" else "ANSWER_CORRECT"
+    )
     if declined := abstentions(text, objects):
-        yield "process_score", "ABSTAIN", max(declined)
+        yield replies.Statement("PROCESS_SCORE", "ABSTAIN", max(declined), max(declined))
     for found, end in objects:
         fields = _lowered(found)
-        for key in ("process_score", "answer_correct"):
-            if key in fields and not (fields[key] is None and (key == "answer_correct" or _abstains(fields))):
-                yield key, fields[key], end
+        for name in ("process_score", "answer_correct"):
+            if name in fields and not (fields[name] is None and (name == "answer_correct" or _abstains(fields))):
+                yield replies.Statement(name.upper(), fields[name], end, end)
 
 
 def abstentions(text: str, objects: Sequence[_Placed]) -> list[int]:
     """Where each statement ends by which the coach abstains from the whole: a line of its own, or a JSON key."""
     lines = [match.end() for match in _ABSTAIN_LINE.finditer(text)]
     return lines + [end for found, end in objects if _abstains(_lowered(found))]
+
+
+def abstains(text: str, objects: Sequence[_Placed], stated: Sequence[replies.Statement]) -> bool:
+    """Whether the coach abstains from the whole. Raises CoachError where it gives a score ("SCORE ...") all the same,
+    or goes on after that."""
+    declined = abstentions(text, objects)
+    if not declined:
+        return False
+    if any(one.value is not None for one in stated if one.key.startswith("SCORE ")):
+        raise CoachError("the reply contradicts itself: it abstains and gives scores")
+    replies.check_end(text, max([*declined, *(one.end for one in stated)]), "verdict")
+    return True
 
 
 def _abstains(fields: Mapping[str, Any]) -> bool:
@@ -199,13 +201,9 @@ def _lowered(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _answer(value: Any) -> float | None:
     """0.0 or 1.0, or None for "N/A". Raises CoachError for anything else."""
-    text = bare(value) if isinstance(value, str) else str(value)
+    text = replies.bare(value) if isinstance(value, str) else str(value)
     if text.upper() in ("N/A", "NA", "NONE", ""):
         return None
     if text.lower() in ("0", "1", "0.0", "1.0", "true", "false"):
         return float(text.lower() in ("1", "1.0", "true"))
-    raise CoachError(f"ANSWER_CORRECT is neither 0 nor 1: {shown(text)}")
-
-
-def _listed(values: set[float | None]) -> str:
-    return " and ".join(sorted("ABSTAIN" if value is None else f"{value:g}" for value in values))
+    raise CoachError(f"ANSWER_CORRECT is neither 0 nor 1: {replies.shown(text)}")

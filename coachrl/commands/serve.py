@@ -15,7 +15,7 @@ from coachrl.commands.build import load_generators
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.gateway.external import LiteLLMProviders
-from coachrl.gateway.pipeline import GatewayOptions, make_providers
+from coachrl.gateway.pipeline import GatewayOptions
 from coachrl.gateway.served_team import ServedTeam
 from coachrl.pipelines.options import read_options
 from coachrl.runs import checkpoints
@@ -109,7 +109,9 @@ def _providers(config: RunConfig) -> LiteLLMProviders:
         return LiteLLMProviders({})
     options = read_options(GatewayOptions, config.pipeline, "gateway")
     assert isinstance(options, GatewayOptions)
-    return make_providers(options.roles)
+    providers = LiteLLMProviders(options.roles)
+    providers.check()
+    return providers
 
 
 def _key() -> str:

@@ -29,29 +29,26 @@ def export_hub(run: Run, folder: Path) -> list[Path]:
     if folder.exists():
         raise ConfigError(f"{folder} exists already: name another folder, or remove it first")
     with run.last_checkpoint_kept() as checkpoint:
-        return _export(run, checkpoint, folder)
-
-
-def _export(run: Run, checkpoint: Path, folder: Path) -> list[Path]:
-    checkpoints.read(checkpoint, {})
-    policies = checkpoints.policies(checkpoint)
-    if not policies:
-        raise CheckpointError(f"checkpoint {checkpoint} holds no model")
-    config = run.config()
-    try:
-        with folder_aside(folder) as aside:
-            for policy in policies:
-                _write_whole(policy, config.initial_model(policy.name), aside / policy.name)
-    except OSError as error:
-        raise ConfigError(f"--out {folder} cannot be written: {error.strerror}") from error
-    return [folder / policy.name for policy in policies]
+        checkpoints.read(checkpoint, {})
+        policies = checkpoints.policies(checkpoint)
+        if not policies:
+            raise CheckpointError(f"checkpoint {checkpoint} holds no model")
+        config = run.config()
+        try:
+            with folder_aside(folder) as aside:
+                for policy in policies:
+                    _write_whole(policy, config.initial_model(policy.name), aside / policy.name)
+        except OSError as error:
+            raise ConfigError(f"--out {folder} cannot be written: {error.strerror}") from error
+        return [folder / policy.name for policy in policies]
 
 
 def _write_whole(policy: Path, initial: str, folder: Path) -> None:
     """A model as it was saved; an adapter as the model that it makes of the initial one."""
     if (policy / checkpoints.MODEL).is_file():
         folder.mkdir()
-        kept = [path for path in sorted(policy.iterdir()) if path.is_file() and _belongs(path)]
+        files = [path for path in sorted(policy.iterdir()) if path.is_file() and path.name not in _FOR_RESUMING]
+        kept = [path for path in files if path.name == CARD or path.suffix in _KINDS]
     else:
         from coachrl.trainers.backends.torch.policy import merge_adapter  # it imports torch
 
@@ -97,7 +94,3 @@ def push(folders: Sequence[Path], repo: str) -> list[str]:
             raise CoachrlError(f"--push {name}: the hub did not take it: {reason}{done}") from error
         addresses.append(f"{api.endpoint}/{name}")
     return addresses
-
-
-def _belongs(path: Path) -> bool:
-    return path.name == CARD or (path.suffix in _KINDS and path.name not in _FOR_RESUMING)

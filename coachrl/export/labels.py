@@ -52,20 +52,19 @@ def import_labels(run: Run, place: Path) -> Imported:
     found = _labels_of(run, place)
     with adding_labels(run) as add:
         held = {label.key: label for label in read_labels(run)}
-        other = [label for label in found if not _says_the_same(held.get(label.key), label)]
-        # A file that went out, and comes back, knows nothing of what people have changed in the meantime.
-        new = [label for label in other if not _was_given_later(held.get(label.key), label)]
+        new, known, older = list[Label](), 0, 0
+        for label in found:
+            before = held.get(label.key)
+            if before is not None and (before.score, before.remark) == (label.score, label.remark):
+                known += 1
+            # A file that went out, and comes back, knows nothing of what people have changed in the meantime.
+            elif before is not None and _moment(before) > _moment(label):
+                older += 1
+            else:
+                new.append(label)
         add(new)
     changed = sum(label.key in held for label in new)
-    return Imported(len(new) - changed, changed, len(found) - len(other), len(other) - len(new))
-
-
-def _says_the_same(before: Label | None, label: Label) -> bool:
-    return before is not None and (before.score, before.remark) == (label.score, label.remark)
-
-
-def _was_given_later(held: Label | None, label: Label) -> bool:
-    return held is not None and _moment(held) > _moment(label)
+    return Imported(len(new) - changed, changed, known, older)
 
 
 def _moment(label: Label) -> datetime:

@@ -11,20 +11,37 @@ the coach suggested in an action's place (`coach.suggest`); a sibling is another
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from coachrl.errors import ConfigError
-from coachrl.export.demonstrations import demonstrations
 from coachrl.export.judgements import judgements
 from coachrl.export.preferences import HOW_PAIRS_COME, preferences
-from coachrl.export.replies import ExportFilter, Line
+from coachrl.export.replies import ExportFilter, Line, said, scored_replies
 from coachrl.jsonl import check_place, drop_left_of, json_line, place_aside
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import team_of
 from coachrl.text import nearest
 from coachrl.types import HIGHEST_SCORE
+
+DEFAULT_MIN_SCORE = 8.0  # of a reply that is learned from
+
+
+def demonstrations(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterator[Line]:
+    """Replies that scored well as they are; in the place of others, what the coach suggested."""
+    least = DEFAULT_MIN_SCORE if which.min_score is None else which.min_score
+    for item in scored_replies(run, which, left_out):
+        if item.score_0_10 >= least and item.ended:
+            kind, reply, score = "reply", item.action.text, item.score_0_10
+        elif item.correction:
+            kind, reply, score = "correction", item.correction, None
+        else:
+            left_out[f"scored below {least:g}" if item.score_0_10 < least else "cut off"] += 1
+            continue
+        messages = [*item.prompt, said(reply)]
+        yield kind, {"messages": messages, **item.columns, "source": kind, "score": score}
+
 
 FORMATS = {"sft": demonstrations, "dpo": preferences, "reward-model": judgements}
 

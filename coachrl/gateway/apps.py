@@ -11,12 +11,12 @@ import shlex
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from coachrl.config.choices import import_by_path
+from coachrl.config.choices import check_takes, import_by_path
 from coachrl.errors import AppFailed, ConfigError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
@@ -102,10 +102,17 @@ class CommandApp:
     async def play(self, task: Task, endpoint: Endpoint) -> Any:
         with tempfile.TemporaryDirectory(prefix="coachrl-app-", ignore_cleanup_errors=True) as folder:
             task_file, result_file = Path(folder) / "task.json", Path(folder) / "result.json"
-            task_file.write_text(json.dumps(_told(task)), encoding="utf-8")
-            places = {"{task_file}": str(task_file), "{result_file}": str(result_file)}
+            told = {  # all but the ground truth
+                "id": task.id,
+                "category": task.category,
+                "prompt": task.prompt,
+                "files": {name: str(path) for name, path in task.files.items()},
+            }
+            task_file.write_text(json.dumps(told), encoding="utf-8")
+            words = [word.replace("{task_file}", str(task_file)) for word in self._words]
+            words = [word.replace("{result_file}", str(result_file)) for word in words]
             output, errors = _Tail(_MOST_RESULT_BYTES), _Tail(_MOST_RESULT_BYTES)
-            code = await self._run([_filled(word, places) for word in self._words], endpoint, output, errors)
+            code = await self._run(words, endpoint, output, errors)
             if code != 0:
                 said = one_line(errors.last_line(), 300)
                 raise AppFailed(f"{Path(self._words[0]).name} ended with exit code {code}: {said or 'it said nothing'}")
@@ -172,21 +179,13 @@ class _Tail:
                 del self._kept[: -self._most - 1]
 
 
-def without_truth(task: Task) -> Task:
-    """The task as an app may see it."""
-    return replace(task, ground_truth=None)
-
-
 def user_function(path: str, kind: str, arguments: Sequence[str]) -> Callable[..., Any]:
     """The function at an import path. kind: what messages call it. Raises ConfigError where there is none, or it does
     not take `arguments` in this order."""
     function = import_by_path(path, kind)
     if not callable(function):
         raise ConfigError(f"{kind} '{one_line(path)}' is no function")
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError as error:
-        raise ConfigError(f"{kind} '{one_line(path)}' must take ({', '.join(arguments)}): {error}") from error
+    check_takes(function, arguments, f"{kind} '{one_line(path)}'")
     return function
 
 
@@ -220,22 +219,6 @@ def app_environment(endpoint: Endpoint, environment: Mapping[str, str], passed: 
         "NO_PROXY": direct,
         "no_proxy": direct,
     }
-
-
-def _told(task: Task) -> dict[str, Any]:
-    """What stands in the task file: all but the ground truth."""
-    return {
-        "id": task.id,
-        "category": task.category,
-        "prompt": task.prompt,
-        "files": {name: str(path) for name, path in task.files.items()},
-    }
-
-
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    for place, value in places.items():
-        word = word.replace(place, value)
-    return word
 
 
 def _written_result(path: Path) -> Any:

@@ -114,6 +114,10 @@ class CallError(CoachrlError):
     kind: ClassVar[str] = "invalid_request_error"
     code: ClassVar[str | None] = None
 
+    def __init_subclass__(cls, status: int = 400, code: str | None = None, kind: str | None = None) -> None:
+        super().__init_subclass__()
+        cls.status, cls.code, cls.kind = status, code, kind or cls.kind
+
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
@@ -123,42 +127,24 @@ class BadRequest(CallError):
     """A request that cannot be read, or asks for what this endpoint does not give."""
 
 
-class RequestTooLarge(CallError):
+class RequestTooLarge(CallError, status=413, code="request_too_large"):
     """A request with a body beyond what the server takes."""
 
-    status = 413
-    code = "request_too_large"
 
-
-class WrongToken(CallError):
+class WrongToken(CallError, status=401, code="invalid_api_key", kind="authentication_error"):
     """No API key, or none of this server's."""
 
-    status = 401
-    kind = "authentication_error"
-    code = "invalid_api_key"
 
-
-class EpisodeEnded(CallError):
+class EpisodeEnded(CallError, status=403, code="episode_ended", kind="permission_error"):
     """A call with the token of an episode that is over."""
 
-    status = 403
-    kind = "permission_error"
-    code = "episode_ended"
 
-
-class UnknownModel(CallError):
+class UnknownModel(CallError, status=404, code="model_not_found"):
     """A model's name that is no role's. The message lists the roles."""
-
-    status = 404
-    code = "model_not_found"
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(f"there is no model {one_line(name)!r}; the models are the roles {', '.join(known)}", "model")
 
 
-class EngineFailed(CallError):
+class EngineFailed(CallError, status=500, code="engine_failed", kind="server_error"):
     """The machinery failed: nothing that the app or its agents did."""
-
-    status = 500
-    kind = "server_error"
-    code = "engine_failed"

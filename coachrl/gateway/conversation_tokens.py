@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from coachrl.errors import PolicyError
@@ -21,7 +20,7 @@ from coachrl.pipelines.generation import Message, PolicyTokenizer, opens_thinkin
 from coachrl.pipelines.team.tools import OPEN, calls_in, told_of, without_calls
 from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.text import visible
-from coachrl.types import FinishReason
+from coachrl.types import Action
 
 _MOST_REMEMBERED = 10_000
 
@@ -36,10 +35,10 @@ class Conversations:
 
     def prompt(self, call: Call, tokenizer: PolicyTokenizer, thinking: bool = False) -> ReadPrompt:
         """What the role's model reads. Raises BadRequest where its chat template refuses the conversation."""
-        is_forced = call.tool_choice == "required"  # its reply begins with a call: there is no thinking before it
-        ids, new = self._continued(call, tokenizer, thinking and not is_forced)
-        if ids is None:
-            ids, new = _encoded(call, tokenizer, thinking and not is_forced), call.messages
+        is_forced = call.tool_choice == "required"
+        thinking = thinking and not is_forced  # a reply that begins with a call has no thinking before it
+        known = self._continued(call, tokenizer, thinking)
+        ids, new = known or (_encoded(call, tokenizer, thinking), call.messages)
         opening = _opening_of_a_call(call, tokenizer, ids) if is_forced else ""
         return ReadPrompt((*ids, *tokenizer.encode_opening(opening)), text_of(new), call.max_tokens, call.stop, opening)
 
@@ -52,7 +51,7 @@ class Conversations:
 
     def _continued(
         self, call: Call, tokenizer: PolicyTokenizer, thinking: bool
-    ) -> tuple[tuple[int, ...] | None, Sequence[Mapping[str, Any]]]:
+    ) -> tuple[tuple[int, ...], Sequence[Mapping[str, Any]]] | None:
         """Ids that go on from the latest reply that is known, and the messages after that; None where there is none."""
         digests = _digests(call, call.messages)
         for length in range(len(call.messages) - 1, 0, -1):
@@ -62,7 +61,7 @@ class Conversations:
                     return tokenizer.continue_chat(*known, templated(new, tokenizer), thinking=thinking), new
                 except PolicyError:  # what is new begins with what this template takes at no such place
                     break
-        return None, ()
+        return None
 
 
 def templated(messages: Sequence[Mapping[str, Any]], tokenizer: PolicyTokenizer) -> list[Message]:
@@ -101,36 +100,25 @@ def as_message(reply: Reply) -> dict[str, Any]:
     return {"role": "assistant", "content": reply.text, "tool_calls": calls}
 
 
-@dataclass(frozen=True)
-class Written:
-    """What a model wrote in answer to a call. text: as `reply_text` has it."""
-
-    text: str
-    prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: FinishReason
-
-
-def read_reply(written: Written, call: Call, tokenizer: PolicyTokenizer) -> Reply:
+def read_reply(action: Action, call: Call, tokenizer: PolicyTokenizer) -> Reply:
     """What the app is answered. Calls of functions that it did not offer, or that cannot be read, stay text."""
-    text, stop_text = before_stop(written.text, call.stop)
-    asked = asked_functions(text, call, written)
-    ending: StopReason = "tool_calls" if asked else written.finish_reason
+    text, stop_text = before_stop(action.text, call.stop)
+    asked = asked_functions(text, call, action)
+    ending: StopReason = "tool_calls" if asked else action.finish_reason
     return Reply(
         text=without_calls(text) if asked else visible(text),
         finish_reason=ending,
-        prompt_tokens=len(written.prompt_ids),
-        token_ids=written.token_ids,
-        logprobs=written.logprobs,
-        token_texts=tuple(tokenizer.decode([token]) for token in written.token_ids) if call.logprobs else (),
+        prompt_tokens=len(action.prompt_ids),
+        token_ids=action.response_ids,
+        logprobs=action.logprobs,
+        token_texts=tuple(tokenizer.decode([token]) for token in action.response_ids) if call.logprobs else (),
         tool_calls=asked,
         stop_text=stop_text,
     )
 
 
-def asked_functions(text: str, call: Call, written: Written) -> tuple[FunctionCall, ...]:
-    """The functions that a reply asks for: all of its calls, or none where one of them cannot be made."""
+def asked_functions(text: str, call: Call, action: Action) -> tuple[FunctionCall, ...]:
+    """The functions that the text of an action asks for: all of its calls, or none where one of them cannot be made."""
     if not offered(call):
         return ()
     names = {tool["function"]["name"] for tool in call.tools}
@@ -139,7 +127,9 @@ def asked_functions(text: str, call: Call, written: Written) -> tuple[FunctionCa
         read = _parsed(asked)
         if read is None or read[0] not in names:
             return ()
-        found.append(FunctionCall(_call_id(written, place), *read))
+        # Unique in a conversation, which only ever grows; made of what was read and written, so that a run repeats.
+        digest = hashlib.sha256(repr((action.prompt_ids, action.response_ids, place)).encode())
+        found.append(FunctionCall(f"call_{digest.hexdigest()[:24]}", *read))
     return tuple(found if call.parallel_tool_calls else found[:1])
 
 
@@ -158,12 +148,6 @@ def _parsed(asked: str) -> tuple[str, dict[str, Any]] | None:
         return None
     arguments = read.get("arguments", read.get("parameters", {}))
     return (read["name"], arguments) if isinstance(arguments, dict) else None
-
-
-def _call_id(written: Written, place: int) -> str:
-    """Unique in a conversation, which only ever grows; made of what was read and written, so that a run repeats."""
-    digest = hashlib.sha256(repr((written.prompt_ids, written.token_ids, place)).encode())
-    return f"call_{digest.hexdigest()[:24]}"
 
 
 def _encoded(call: Call, tokenizer: PolicyTokenizer, thinking: bool) -> tuple[int, ...]:

@@ -65,10 +65,20 @@ class Episodes:
 
 
 class SharedServer:
-    """A server that is there as long as anybody is inside `running`: episodes begin and end as they like."""
+    """What serves the episodes of one event loop: a server that is there as long as anybody is inside `running`.
 
-    def __init__(self, episodes: Episodes, host: str, port: int) -> None:
-        self._episodes, self._host, self._port = episodes, host, port
+    Attributes:
+        episodes: those that it answers, by their tokens.
+        places: for apps that run at once.
+        noted: see `PlayedEpisode`.
+    """
+
+    def __init__(self, host: str, port: int, most_apps: int) -> None:
+        self._host, self._port = host, port
+        self.loop = asyncio.get_running_loop()
+        self.episodes = Episodes()
+        self.places = asyncio.Semaphore(most_apps)
+        self.noted: set[str] = set()
         self._users = 0
         self._starting: asyncio.Task[Server] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -95,7 +105,7 @@ class SharedServer:
 
         if self._stopping is not None:  # the one before may hold the port still
             await asyncio.wait({self._stopping})
-        return await Server(self._episodes, listen(self._host, self._port)).__aenter__()
+        return await Server(self.episodes, listen(self._host, self._port)).__aenter__()
 
 
 async def _stop(starting: asyncio.Task[Server]) -> None:

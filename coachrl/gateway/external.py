@@ -8,12 +8,14 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coachrl.coach.clients.base import UNREADABLE, ChatRequest, without_secrets
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from coachrl.coach.clients.base import UNREADABLE, ChatRequest, with_usage, without_secrets
 from coachrl.coach.clients.base import Reply as Counted
 from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.ledger import Call as LedgerCall
@@ -21,7 +23,6 @@ from coachrl.coach.clients.ledger import Ledger, Message, record_call
 from coachrl.coach.clients.litellm import import_litellm
 from coachrl.coach.clients.providers import longest_reply, price_of, resolve_model
 from coachrl.coach.clients.retrying import ChatClientFactory
-from coachrl.coach.clients.usage import with_usage
 from coachrl.errors import ConfigError, ProviderFailed
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Piece, Reply, StopReason
 from coachrl.gateway.conversation_tokens import as_message, said_in, text_of
@@ -37,50 +38,72 @@ _OWN_FAULTS = (400, 413, 422)
 """What a provider says of a request that is the app's to mend."""
 
 
-@dataclass(frozen=True)
-class ExternalRole:
-    """A role that a provider's model plays. model: as LiteLLM names it. api_base: where it is served, if not by its
-    provider. max_new_tokens: of one reply at most; None leaves it to the app and the provider."""
+class GatewayRole(BaseModel):
+    """One role of an app: what the app gives as the model's name."""
 
-    model: str
-    api_base: str | None = None
-    max_new_tokens: int | None = None
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: str | None = Field(None, description="The policy that it plays with. By default it is the role's name.")
+    description: str = Field("", description="One sentence for the coach; without it, the system prompt says enough.")
+    max_new_tokens: int | None = Field(None, ge=1, description="One reply has at most this many tokens.")
+    thinking: bool = Field(False, description="The model thinks before it answers.")
+    external: str = Field("", description="A provider's model that plays it, as LiteLLM names it. It is never trained.")
+    api_base: str | None = Field(None, description="Where the external model is served, if not by its provider.")
+    scored: bool = Field(True, description="The coach is asked about what the role does.")
+
+    @model_validator(mode="after")
+    def _is_one_or_the_other(self) -> GatewayRole:
+        if self.external and (self.policy or self.thinking):
+            raise ValueError("an external role has no policy or thinking of ours")
+        if self.api_base and not self.external:
+            raise ValueError("api_base is for external roles alone")
+        return self
 
 
 class LiteLLMProviders:
     """Answers for external roles, by every provider that LiteLLM reaches. Keys come from the environment; LiteLLM
-    repeats a call that may go well later. roles: by name.
+    repeats a call that may go well later. roles: all of an app's, by name.
 
     After `connect` calls count in the run's budget, and stand in its ledger beside the coach's."""
 
-    def __init__(self, roles: Mapping[str, ExternalRole]) -> None:
-        self._roles = roles
+    def __init__(self, roles: Mapping[str, GatewayRole]) -> None:
+        self._roles = {name: role for name, role in roles.items() if role.external}
         self._budget = Budget()
-        self._ledger: Ledger | None = None
+        self._ledger = Ledger(None)
         self._prices: dict[str, Price | None] = {}
         self._bounds: dict[str, int] = {}  # of a reply's tokens, by role, where no setting does it
 
     def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
         """Raises ConfigError where a budget is set, and a model's price or the length of its replies is not known."""
         settings, self._budget = client_factory.settings, client_factory.budget
-        self._ledger = Ledger(ledger) if ledger is not None else None
+        self._ledger = Ledger(ledger)
         for name, role in self._roles.items():
-            model = resolve_model(role.model, import_litellm(role.model))
-            self._prices[role.model] = price_of(model, settings)
-            if self._budget.limit_usd is None:
-                continue
-            if self._prices[role.model] is None:
-                raise ConfigError(
-                    f"coach.budget_usd: the price of the external model '{role.model}' is not known; state it as "
-                    "coach.usd_per_million_tokens=[input, output]"
-                )
-            if role.max_new_tokens is None:
-                self._bounds[name] = _bound(name, model)
+            model = resolve_model(role.external, import_litellm(role.external))
+            keeps_budget = self._budget.limit_usd is not None
+            self._prices[role.external] = price_of(model, settings, is_needed=keeps_budget)
+            if keeps_budget and role.max_new_tokens is None:  # the most that a reply may cost is reserved first
+                longest = longest_reply(model)
+                if longest is None:
+                    raise ConfigError(
+                        f"coach.budget_usd: how long a reply of the external model '{model}' may be is not known; "
+                        f"state it as pipeline.options.roles.{name}.max_new_tokens"
+                    )
+                self._bounds[name] = longest
 
     def check(self) -> None:
         """Raises ConfigError where the package, a provider or its key is missing."""
         for role in self._roles.values():
-            _check(role)
+            litellm = import_litellm(role.external)
+            try:
+                litellm.get_llm_provider(model=role.external, api_base=role.api_base)
+            except litellm.exceptions.BadRequestError:
+                raise ConfigError(
+                    f"no provider is known for the external model '{role.external}': name it as LiteLLM does, "
+                    "provider/model"
+                ) from None
+            missing = sorted(litellm.validate_environment(model=role.external)["missing_keys"])
+            if missing and role.api_base is None:
+                raise ConfigError(f"the external model '{role.external}' needs a key: set {' and '.join(missing)}")
 
     async def complete(self, call: Call) -> Sequence[Reply]:
         """`call.n` replies, without ids. One that the app takes in pieces is told as it comes; several come whole.
@@ -89,18 +112,15 @@ class LiteLLMProviders:
         off, and BudgetExceeded. What it took is noted in any case."""
         role = self._roles[call.role]
         call = replace(call, max_tokens=self._longest(role, call))
-        price, request, began = self._prices.get(role.model), _request(call), time.monotonic()
-        noted = LedgerCall("", role.model, "", request.messages)
+        price, request, began = self._prices.get(role.external), _request(call), time.monotonic()
+        noted = LedgerCall("", role.external, "", request.messages)
         async with self._budget.reserved(price.most(request) * call.n if price is not None else 0.0) as reservation:
             try:
                 replies, counted = await self._ask(role, call)
             except (BadRequest, ProviderFailed, asyncio.CancelledError) as error:
-                refused = isinstance(error, BadRequest)  # else it may be billed, nobody knows how much
-                if refused:
-                    reservation.usd = 0.0
-                took = time.monotonic() - began
-                usage = Usage(attempts=1, cost_usd=0.0 if refused else None, latency_s=took)
-                self._note(replace(noted, error=str(error) or GIVEN_UP, usage=usage, reserved_usd=reservation.usd))
+                may_be_billed = not isinstance(error, BadRequest)
+                took_s = time.monotonic() - began
+                self._note(reservation.failed(noted, str(error) or GIVEN_UP, took_s, may_be_billed))
                 raise
             usage = _usage(counted, price, time.monotonic() - began)
             if usage.cost_usd is not None:
@@ -108,7 +128,7 @@ class LiteLLMProviders:
             self._note(replace(noted, reply=counted.text, usage=usage, reserved_usd=reservation.usd))
         return replies
 
-    def _longest(self, role: ExternalRole, call: Call) -> int | None:
+    def _longest(self, role: GatewayRole, call: Call) -> int | None:
         if call.max_tokens is None:
             bound = self._bounds.get(call.role)
             return role.max_new_tokens or (min(bound, _MOST_TOKENS) if bound is not None else None)
@@ -116,14 +136,13 @@ class LiteLLMProviders:
 
     def _note(self, call: LedgerCall) -> None:
         record_call(call)
-        if self._ledger is not None:
-            self._ledger.call(call)
+        self._ledger.call(call)
 
-    async def _ask(self, role: ExternalRole, call: Call) -> tuple[list[Reply], Counted]:
+    async def _ask(self, role: GatewayRole, call: Call) -> tuple[list[Reply], Counted]:
         """The replies, and what the provider says that they took."""
         import openai  # LiteLLM's exceptions descend from its
 
-        litellm, begun = import_litellm(role.model), False
+        litellm, begun = import_litellm(role.external), False
 
         def tell(text: str) -> None:
             nonlocal begun
@@ -132,7 +151,7 @@ class LiteLLMProviders:
                 call.tell(Piece(0, _whole(text), 0))  # how much the model read, the provider says in the end
 
         arguments = {
-            "model": role.model,
+            "model": role.external,
             "api_base": role.api_base,
             "timeout": _TIMEOUT_S,
             "num_retries": _RETRIES,
@@ -145,16 +164,16 @@ class LiteLLMProviders:
             else:
                 answer = await _streamed(litellm, arguments, tell)
             if not answer.choices:
-                raise ProviderFailed(f"{role.model}: its answer holds no reply")
-            return _read(answer, role.model, call.n)
+                raise ProviderFailed(f"{role.external}: its answer holds no reply")
+            return _read(answer, role.external, call.n)
         except openai.OpenAIError as error:
-            said = f"{role.model}: {without_secrets(str(error).partition(' Traceback')[0])}"
+            said = f"{role.external}: {without_secrets(str(error).partition(' Traceback')[0])}"
             if getattr(error, "status_code", None) in _OWN_FAULTS and not begun:
                 raise BadRequest(said) from None
             raise ProviderFailed(said) from None
         except UNREADABLE as error:  # for an odd body LiteLLM raises anything
             said = without_secrets(str(error))
-            raise ProviderFailed(f"{role.model}: its answer cannot be read: {said}") from None
+            raise ProviderFailed(f"{role.external}: its answer cannot be read: {said}") from None
 
 
 async def _streamed(litellm: ModuleType, arguments: Mapping[str, Any], tell: Callable[[str], None]) -> Any:
@@ -172,32 +191,6 @@ async def _streamed(litellm: ModuleType, arguments: Mapping[str, Any], tell: Cal
         if not any(chunk.get("usage") for chunk in stream.chunks):
             answer.usage = None  # what is there now is LiteLLM's own count
     return answer
-
-
-def _bound(name: str, model: str) -> int:
-    """How long a reply can be that no setting bounds: the most that it may cost is reserved before it begins. Raises
-    ConfigError."""
-    longest = longest_reply(model)
-    if longest is None:
-        raise ConfigError(
-            f"coach.budget_usd: how long a reply of the external model '{model}' may be is not known; state it as "
-            f"pipeline.options.roles.{name}.max_new_tokens"
-        )
-    return longest
-
-
-def _check(role: ExternalRole) -> None:
-    """Raises ConfigError."""
-    litellm = import_litellm(role.model)
-    try:
-        litellm.get_llm_provider(model=role.model, api_base=role.api_base)
-    except litellm.exceptions.BadRequestError:
-        raise ConfigError(
-            f"no provider is known for the external model '{role.model}': name it as LiteLLM does, provider/model"
-        ) from None
-    missing = sorted(litellm.validate_environment(model=role.model)["missing_keys"])
-    if missing and role.api_base is None:
-        raise ConfigError(f"the external model '{role.model}' needs a key: set {' and '.join(missing)}")
 
 
 def _request(call: Call) -> ChatRequest:
@@ -237,15 +230,13 @@ def _tool_choice(call: Call) -> str | dict[str, Any] | None:
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     """Providers take arguments of functions as text, which those that an app wrote may be already."""
-    calls = [
-        {**asked, "function": {**asked["function"], "arguments": _as_text(asked["function"]["arguments"])}}
-        for asked in message.get("tool_calls", ())
-    ]
+    calls = []
+    for asked in message.get("tool_calls", ()):
+        function = asked["function"]
+        arguments = function["arguments"]
+        as_text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        calls.append({**asked, "function": {**function, "arguments": as_text}})
     return {**message, "tool_calls": calls} if calls else {k: v for k, v in message.items() if k != "tool_calls"}
-
-
-def _as_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _read(answer: Any, model: str, most: int) -> tuple[list[Reply], Counted]:

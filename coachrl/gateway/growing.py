@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coachrl.gateway.calls import Call, Piece
@@ -43,15 +43,10 @@ def settled(text: str, call: Call) -> str:
     beginning of a stop text, a call of a function, white space at the end or a part of a character."""
     marks = [*call.stop, *([OPEN] if offered(call) else [])]
     text, stop = before_stop(text.rstrip(_HALF_A_CHARACTER), call.stop)
-    if stop is None:
-        text = _without_a_beginning(text, marks)
+    if stop is None:  # without the longest end of it that one of the marks begins with
+        begun = [size for mark in marks for size in range(1, len(mark)) if text.endswith(mark[:size])]
+        text = text[: len(text) - max(begun, default=0)]
     if "<think>".startswith(text.lstrip()[:7]) and "</think>" not in text:
         return ""
     text = visible(text)
     return text.partition(OPEN)[0].rstrip() if offered(call) else text
-
-
-def _without_a_beginning(text: str, marks: Iterable[str]) -> str:
-    """`text` without the longest end of it that one of the marks begins with."""
-    begun = [size for mark in marks for size in range(1, len(mark)) if text.endswith(mark[:size])]
-    return text[: len(text) - max(begun, default=0)]

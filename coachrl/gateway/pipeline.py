@@ -16,20 +16,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.config import PipelineConfig
 from coachrl.errors import AppBroken, AppFailed, CoachrlError, ConfigError, ContextOverflow
-from coachrl.gateway.apps import App, CommandApp, Endpoint, FunctionApp, user_function, without_truth
-from coachrl.gateway.episode_tokens import Episodes, SharedServer, check_packages
-from coachrl.gateway.external import ExternalRole, LiteLLMProviders
+from coachrl.gateway.apps import App, CommandApp, Endpoint, FunctionApp, user_function
+from coachrl.gateway.episode_tokens import SharedServer, check_packages
+from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.gateway.grading import graded
 from coachrl.gateway.played_episode import PlayedEpisode
 from coachrl.pipelines.base import Pipeline, PipelineOptions, Team
@@ -44,28 +44,6 @@ _NO_TEMPLATE = parse_prompt("---\nfields: []\n---\n", "of the app")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _ENDING_S = 10.0
 """How long an app's coroutine may take to end once it is cancelled; after that nobody waits for it."""
-
-
-class GatewayRole(BaseModel):
-    """One role of an app: what the app gives as the model's name."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    policy: str | None = Field(None, description="The policy that it plays with. By default it is the role's name.")
-    description: str = Field("", description="One sentence for the coach; without it, the system prompt says enough.")
-    max_new_tokens: int | None = Field(None, ge=1, description="One reply has at most this many tokens.")
-    thinking: bool = Field(False, description="The model thinks before it answers.")
-    external: str = Field("", description="A provider's model that plays it, as LiteLLM names it. It is never trained.")
-    api_base: str | None = Field(None, description="Where the external model is served, if not by its provider.")
-    scored: bool = Field(True, description="The coach is asked about what the role does.")
-
-    @model_validator(mode="after")
-    def _is_one_or_the_other(self) -> GatewayRole:
-        if self.external and (self.policy or self.thinking):
-            raise ValueError("an external role has no policy or thinking of ours")
-        if self.api_base and not self.external:
-            raise ValueError("api_base is for external roles alone")
-        return self
 
 
 class GatewayOptions(PipelineOptions):
@@ -134,10 +112,11 @@ class Gateway(Pipeline):
             FunctionApp(options.run) if options.run else CommandApp(options.command or "", options.pass_env)
         )
         user_function(options.grade, "grader", ("task", "result"))
-        self._providers = make_providers(options.roles)
+        self._providers = LiteLLMProviders(options.roles)
+        self._providers.check()
         self.patience_s = options.patience_s
         self._unscored = frozenset(name for name, role in options.roles.items() if not role.scored)
-        self._serving: _Serving | None = None
+        self._serving: SharedServer | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
@@ -149,12 +128,11 @@ class Gateway(Pipeline):
     def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
         """Calls to external roles count in the run's budget, and stand in its ledger."""
         super().connect(client_factory, ledger)
-        if self._is_partly_external:
-            self._providers.connect(client_factory, ledger)
+        self._providers.connect(client_factory, ledger)
 
     def share_out(self, processes: int) -> None:
         """Each process has a server of its own. Raises ConfigError where they would share a port or a budget."""
-        if processes > 1 and self._is_partly_external:
+        if processes > 1 and any(role.external for role in self.options.roles.values()):
             raise ConfigError(
                 f"pipeline.options.roles: external roles are asked by the process that keeps the run's budget, not by "
                 f"{processes} rollout workers; set rollout.workers=1"
@@ -178,19 +156,19 @@ class Gateway(Pipeline):
     async def place(self) -> AsyncIterator[None]:
         """Its turn among the apps that may run at once. The server is there for those that wait, too."""
         serving = self._in_this_loop()
-        async with serving.server.running(), serving.places:
+        async with serving.running(), serving.places:
             yield
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode of the app. Raises AppFailed, AppBroken, GraderFailed, ContextOverflow, and what the machinery
         raised while it answered."""
         serving = self._in_this_loop()
-        async with serving.server.running() as base_url:
+        async with serving.running() as base_url:
             roles = {role.name: role for role in self.roles}
             episode = PlayedEpisode(team, roles, self._unscored, self._providers, serving.noted)
             try:
                 with serving.episodes.admitted(episode) as token:
-                    result = await self._play(without_truth(task), Endpoint(base_url, token), episode)
+                    result = await self._play(replace(task, ground_truth=None), Endpoint(base_url, token), episode)
             finally:
                 await episode.close()
         given = self.options
@@ -224,30 +202,11 @@ class Gateway(Pipeline):
             return AppBroken(f"{error} (after a call that it did not wait for)")
         return error if self.options.crashes == "fail" else AppBroken(str(error))
 
-    @property
-    def _is_partly_external(self) -> bool:
-        return any(role.external for role in self.options.roles.values())
-
-    def _in_this_loop(self) -> _Serving:
-        loop = asyncio.get_running_loop()
-        if self._serving is None or self._serving.loop is not loop:
-            episodes = Episodes()
-            server = SharedServer(episodes, self.options.host, self.options.port)
-            places = asyncio.Semaphore(max(1, self.options.concurrency // self.processes))
-            self._serving = _Serving(loop, episodes, server, places, set())
+    def _in_this_loop(self) -> SharedServer:
+        if self._serving is None or self._serving.loop is not asyncio.get_running_loop():
+            most_apps = max(1, self.options.concurrency // self.processes)
+            self._serving = SharedServer(self.options.host, self.options.port, most_apps)
         return self._serving
-
-
-def make_providers(roles: Mapping[str, GatewayRole]) -> LiteLLMProviders:
-    """Who answers for the external roles. Raises ConfigError where a provider, its package or its key is missing."""
-    external = {
-        name: ExternalRole(role.external, role.api_base, role.max_new_tokens)
-        for name, role in roles.items()
-        if role.external
-    }
-    providers = LiteLLMProviders(external)
-    providers.check()
-    return providers
 
 
 def _spent(external: Sequence[Usage]) -> dict[str, float]:
@@ -256,17 +215,6 @@ def _spent(external: Sequence[Usage]) -> dict[str, float]:
         return {}
     usd = sum(external, Usage()).cost_usd
     return {"external/calls": float(len(external)), **({} if usd is None else {"external/usd": usd})}
-
-
-@dataclass(frozen=True)
-class _Serving:
-    """What serves the episodes of one event loop. places: for apps that run at once. noted: see `PlayedEpisode`."""
-
-    loop: asyncio.AbstractEventLoop
-    episodes: Episodes
-    server: SharedServer
-    places: asyncio.Semaphore
-    noted: set[str]
 
 
 def _role(name: str, settings: GatewayRole) -> Role:

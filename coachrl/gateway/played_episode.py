@@ -15,7 +15,6 @@ from coachrl.errors import AppBroken, ContextOverflow
 from coachrl.gateway.calls import Call, CallError, EngineFailed, EpisodeEnded, Reply, UnknownModel
 from coachrl.gateway.conversation_tokens import (
     Conversations,
-    Written,
     as_message,
     asked_functions,
     read_reply,
@@ -144,15 +143,12 @@ class PlayedEpisode:
         self._note_temperature(call, agent)
         prompt = self._conversations.prompt(call, tokenizer, agent.role.thinking)
 
-        def written(action: Action) -> Written:
-            return Written(action.text, action.prompt_ids, action.response_ids, action.logprobs, action.finish_reason)
-
         def scoring(action: Action) -> Scoring:
-            return self._scoring(agent.role, bool(asked_functions(action.text, call, written(action))))
+            return self._scoring(agent.role, bool(asked_functions(action.text, call, action)))
 
         with told_as_it_grows(call, place, tokenizer, prompt):
             action = await agent.answer(prompt, scoring)
-        reply = read_reply(written(action), call, tokenizer)
+        reply = read_reply(action, call, tokenizer)
         self._conversations.remember(call, reply, action.prompt_ids)
         self._expect_results(action, agent.role, reply)
         return reply

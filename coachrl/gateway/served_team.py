@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from coachrl.errors import ContextOverflow
 from coachrl.gateway.calls import Call, Reply, UnknownModel, WrongToken
-from coachrl.gateway.conversation_tokens import Conversations, Written, read_reply
+from coachrl.gateway.conversation_tokens import Conversations, read_reply
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.generation import Generator, reply_text, stopped_at
 from coachrl.pipelines.team.team import together
+from coachrl.pipelines.team.trajectory import action_of
 from coachrl.seeding import derive_seed
 from coachrl.types import Role, SamplingParams
 
@@ -69,21 +70,18 @@ class ServedTeam:
             raise ContextOverflow(
                 f"the conversation has {length} tokens, and {role.name}'s context is {context} tokens"
             )
-        sampling = self._sampling_of(call, min(call.max_tokens or role.max_new_tokens, context - length), seed)
+        usual = self._sampling
+        temperature = usual.temperature if call.temperature is None else call.temperature
+        sampling = SamplingParams(
+            max_new_tokens=min(call.max_tokens or role.max_new_tokens, context - length),
+            temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
+            top_p=usual.top_p if call.top_p is None else call.top_p,
+            seed=seed,
+        )
         with told_as_it_grows(call, place, tokenizer, prompt):
             drawn = await self._generator.generate(role.policy, prompt.ids, sampling)
         drawn = stopped_at(drawn, tokenizer, call.stop)
         text = reply_text(tokenizer, prompt.ids, drawn.token_ids, prompt.opening)
-        written = Written(text, prompt.ids, drawn.token_ids, drawn.logprobs, drawn.finish_reason)
-        reply = read_reply(written, call, tokenizer)
+        reply = read_reply(action_of(role, 0, prompt, drawn, text), call, tokenizer)
         self._conversations.remember(call, reply, prompt.ids)
         return reply
-
-    def _sampling_of(self, call: Call, max_new_tokens: int, seed: int) -> SamplingParams:
-        temperature = self._sampling.temperature if call.temperature is None else call.temperature
-        return SamplingParams(
-            max_new_tokens=max_new_tokens,
-            temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
-            top_p=self._sampling.top_p if call.top_p is None else call.top_p,
-            seed=seed,
-        )

@@ -11,7 +11,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -34,7 +34,7 @@ from coachrl.gateway.calls import (
     UnknownModel,
 )
 from coachrl.gateway.wire import chat, messages, model_list, responses
-from coachrl.gateway.wire.base import Exchange, Wire
+from coachrl.gateway.wire.base import Exchange, Wire, openai_error
 from coachrl.gateway.wire.base import event as sse
 from coachrl.parsing import parse_json
 from coachrl.text import one_line
@@ -52,10 +52,12 @@ IDLE_S = 24 * 3600
 """How long a client may think between two calls on one connection. Where the server closes it, a call that is on its
 way is lost."""
 
+_OPENAI = Wire(chat.read, openai_error)
+_ANTHROPIC = Wire(messages.read, messages.error)
 _WIRES = {
-    "/v1/chat/completions": cast(Wire, chat),
-    "/v1/responses": cast(Wire, responses),
-    "/v1/messages": cast(Wire, messages),
+    "/v1/chat/completions": _OPENAI,
+    "/v1/responses": Wire(responses.read, openai_error),
+    "/v1/messages": _ANTHROPIC,
 }
 _MODELS = "/v1/models"
 _CLOSED = 499  # a status that nobody reads: the client is gone
@@ -63,16 +65,13 @@ _CLOSED = 499  # a status that nobody reads: the client is gone
 Result = TypeVar("Result")
 
 
-class _NoSuchPath(CallError):
-    status = 404
+class _NoSuchPath(CallError, status=404): ...
 
 
-class _WrongMethod(CallError):
-    status = 405
+class _WrongMethod(CallError, status=405): ...
 
 
-class _ContextLengthExceeded(CallError):
-    code = "context_length_exceeded"
+class _ContextLengthExceeded(CallError, code="context_length_exceeded"): ...
 
 
 def listen(host: str = HOST, port: int = 0) -> socket.socket:
@@ -193,7 +192,7 @@ class Server:
 
     async def _answer(self, request: Request, call: Call) -> Sequence[Reply]:
         """The replies to a call. Where the client goes away it is cancelled, and ClientDisconnect raised."""
-        gone = asyncio.create_task(_departure(request))
+        gone = asyncio.ensure_future(request.receive())  # once the body was read, there is no other news of the client
         try:
             answer = self._answerer.answer(call, _token(request.headers))
             return await self._unless_ending(answer, gone)
@@ -228,9 +227,9 @@ class Server:
             if name is not None and name not in names:
                 raise UnknownModel(name, names)
         except Exception as error:  # noqa: BLE001  the same boundary
-            return _refusal(cast(Wire, messages if is_anthropic else chat), _call_error(error))
+            return _refusal(_ANTHROPIC if is_anthropic else _OPENAI, _call_error(error))
         write = model_list.anthropic if is_anthropic else model_list.openai
-        return JSONResponse(write(names) if name is None else write(names, name))
+        return JSONResponse(write(names, name))
 
     def _refusal_of(self, token: str) -> CallError | None:
         """Why whoever gives this token is not answered: known before a body is read, whose room costs memory."""
@@ -290,11 +289,6 @@ async def _body(request: Request, is_kept: bool) -> bytes:
     return b"".join(parts)
 
 
-async def _departure(request: Request) -> None:
-    """Waits until the client goes away: once the body was read, there is no other news of it."""
-    await request.receive()
-
-
 async def _grown(
     wire: Wire, exchange: Exchange, first: Piece, told: asyncio.Queue[Piece | None], answering: asyncio.Task[Any]
 ) -> AsyncIterator[str]:
@@ -349,7 +343,7 @@ def _refusal(wire: Wire, error: CallError) -> Response:
 
 async def _wrong_path(request: Request, error: Exception) -> Response:
     path = request.url.path
-    wire = cast(Wire, messages if path.startswith("/v1/messages") else chat)
+    wire = _ANTHROPIC if path.startswith("/v1/messages") else _OPENAI
     if path in _WIRES or path.startswith(_MODELS):
         return _refusal(wire, _WrongMethod(f"{request.method} {path}: this path takes another method"))
     known = ", ".join((*_WIRES, _MODELS))

@@ -71,12 +71,13 @@ class Comparison:
 def compare(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], seed: int = 0) -> Comparison:
     """`actions` with the run's own scores against `scores`, by action id."""
     pairs = _Pairs([action for action in actions if _both_scored(action, scores)], scores, seed)
+    before_N, after_N = pairs.before_N, pairs.after_N
     enough = len(pairs.actions) > 0
     return Comparison(
         before=_counts([action.score for action in actions]),
         after=_counts([scores.get(action.action_id) for action in actions]),
-        pearson=pairs.correlation(pairs.before_N, pairs.after_N) if enough else None,
-        spearman=pairs.correlation(*map(stats.rankdata, (pairs.before_N, pairs.after_N))) if enough else None,
+        pearson=pairs.correlation(before_N, after_N) if enough else None,
+        spearman=pairs.correlation(stats.rankdata(before_N), stats.rankdata(after_N)) if enough else None,
         near=pairs.near() if enough else None,
         overall=pairs.shifts(lambda action: "all").get("all"),
         by_role=pairs.shifts(lambda action: action.role),
@@ -110,18 +111,14 @@ class _Pairs:
 
     def near(self) -> Estimate:
         within_N = (np.abs(self.after_N - self.before_N) <= NEAR_POINTS).astype(np.float64)
-        sums = self._sums(within_N)
+        together_N = np.zeros(len(self.actions), dtype=np.int64)
+        sums = self._resampler.sums(self._task_N, together_N, (within_N,), 1).boot_RKV[:, 0]
         share = float(within_N.mean())
         return estimate(share, ratio(sums[:, 1], sums[:, 0]), len(within_N), len(self._tasks), limits=SHARE)
 
     def correlation(self, x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
         """Pearson's; of ranks it is Spearman's. None where one side is constant."""
         return correlation(x_N, y_N, self._task_N, self._resampler)
-
-    def _sums(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Counts and sums of all actions together, of each resample."""
-        nowhere = np.zeros(len(self.actions), dtype=np.int64)
-        return self._resampler.sums(self._task_N, nowhere, values, 1).boot_RKV[:, 0]
 
 
 def _both_scored(action: ScoredAction, scores: Mapping[str, CoachScore]) -> bool:

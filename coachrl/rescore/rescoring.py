@@ -102,19 +102,17 @@ def rescored_by(config: RunConfig, repeat: int) -> RescoreMetadata:
     coach = config.coach
     if coach.strategic.window_steps:
         raise ConfigError("a rescore shows the coach no statistics of the run: set coach.strategic.window_steps=0")
+    own_code = {
+        f"code of {member.name}": code_of(member.name) for member in coach.members if is_import_path(member.name)
+    }
     return RescoreMetadata(
         coach=coach.label,
         prompt=", ".join(str(member.prompt) for member in coach.members if member.prompt is not None) or None,
         prompt_hash=hash_of([_prompt_hash(member, config) for member in coach.members]),
         repeat=repeat,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        settings=flat_settings(coach.model_dump(mode="json", exclude=_OPERATIONAL), "coach.") | _own_code(coach),
+        settings=flat_settings(coach.model_dump(mode="json", exclude=_OPERATIONAL), "coach.") | own_code,
     )
-
-
-def _own_code(coach: CoachConfig) -> dict[str, str]:
-    """What decides how the user's own coaches judge."""
-    return {f"code of {member.name}": code_of(member.name) for member in coach.members if is_import_path(member.name)}
 
 
 def _prompt_hash(member: MemberConfig, config: RunConfig) -> str:

@@ -52,16 +52,16 @@ def test_the_total_is_the_mean_by_weight(reply: str) -> None:
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        ("PROCESS_SCORE: 8", "right has no score"),
-        (LINES.replace("SCORE clear: 8", ""), "clear has no score"),
+        ("PROCESS_SCORE: 8", "no line 'SCORE right: n'"),
+        (LINES.replace("SCORE clear: 8", ""), "no line 'SCORE clear: n'"),
         (LINES.replace("REASON right: It is off by one.", ""), "right has no reason"),
         (LINES.replace("SCORE right: 4", "SCORE right: ABSTAIN"), "right has no score"),
         (LINES.replace("SCORE right: 4", "SCORE right: 11"), "outside 0 to 10"),
         (f"It wrote:\nSCORE right: 10\n{LINES}", "contradicts itself"),
         (f"{LINES}\nis what it demands. I decline.", "does not end in its verdict"),
         (f"{LINES}\nABSTAIN", "contradicts itself"),
-        (json.dumps(OBJECT | {"criteria": {"right": OBJECT["criteria"]["right"]}}), "clear has no score"),  # type: ignore[index]
-        (json.dumps(OBJECT | {"criteria": [4, 8]}), "right has no score"),
+        (json.dumps(OBJECT | {"criteria": {"right": OBJECT["criteria"]["right"]}}), "no line 'SCORE clear: n'"),  # type: ignore[index]
+        (json.dumps(OBJECT | {"criteria": [4, 8]}), "no line 'SCORE right: n'"),
         (f"<think>\n{LINES}", "hidden thoughts"),
         ("", "empty"),
     ],

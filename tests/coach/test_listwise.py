@@ -105,7 +105,7 @@ async def test_an_action_without_siblings_is_scored_alone() -> None:
         ("SCORE A: 3\nSCORE B: 4", "no line 'SCORE C: n'"),
         ("SCORE A: 3\nSCORE B: 4\nSCORE C: ABSTAIN", "C is none of them"),
         ("SCORE A: 3\nSCORE B: 4\nSCORE C: 5\nSCORE D: 6", "D is none of them"),
-        ("SCORE A: 3\nSCORE A: 4\nSCORE B: 4\nSCORE C: 5", "two scores for A"),
+        ("SCORE A: 3\nSCORE A: 4\nSCORE B: 4\nSCORE C: 5", "3 and 4 for SCORE A"),
         ("SCORE A: 3\nSCORE B: 4\nSCORE C: 11", "outside 0 to 10"),
         ("SCORE A: 3\nSCORE B: 4\nSCORE C: 5\nis what it demands.", "does not end in its verdict"),
         ("SCORE A: 3\nSCORE B: 4\nSCORE C: 5\nABSTAIN", "contradicts itself"),

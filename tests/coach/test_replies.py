@@ -57,8 +57,10 @@ def test_a_reply_that_holds_no_words_of_its_own_says_why(reply: str, reason: str
 
 def test_of_statements_that_say_the_same_the_last_stands() -> None:
     lines = statement_lines("SCORE", "NOTE")
-    found = last_statements(lines, "SCORE: 1\nnote = x\nSCORE: 1\nNOTE: y\n> SCORE: 2\nmy SCORE: 3")
-    assert [(match["key"], match["value"], match.start()) for match in found] == [
+    found = last_statements(
+        lines, "SCORE: 1\nnote = x\nSCORE: 1\nNOTE: y\n> SCORE: 2\nmy SCORE: 3", lambda match: match["key"]
+    )
+    assert [(one.key, one.value, one.start) for one in found] == [
         ("note", " x", 9),
         ("SCORE", " 1", 18),
         ("NOTE", " y", 27),

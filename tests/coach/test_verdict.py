@@ -276,9 +276,9 @@ def test_an_abstention_with_a_score_contradicts_itself() -> None:
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        ("PROCESS_SCORE: 4.50\nPROCESS_SCORE: 3", "3 and 4.5"),
-        ("PROCESS_SCORE: 3\nABSTAIN", "3 and ABSTAIN"),
-        ("PROCESS_SCORE: 3\nANSWER_CORRECT: 1\nANSWER_CORRECT: 0", "0 and 1"),
+        ("PROCESS_SCORE: 4.50\nPROCESS_SCORE: 3", "3 and 4.5 for PROCESS_SCORE"),
+        ("PROCESS_SCORE: 3\nABSTAIN", "3 and ABSTAIN for PROCESS_SCORE"),
+        ("PROCESS_SCORE: 3\nANSWER_CORRECT: 1\nANSWER_CORRECT: 0", "0 and 1 for ANSWER_CORRECT"),
     ],
 )
 def test_what_contradicts_itself_is_told_side_by_side(reply: str, said: str) -> None:

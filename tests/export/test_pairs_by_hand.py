@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coachrl.config import parse_config
-from coachrl.export.demonstrations import demonstrations
 from coachrl.export.preferences import preferences
 from coachrl.export.replies import ExportFilter
+from coachrl.export.trl import demonstrations
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.testing.actions import make_action

@@ -11,7 +11,6 @@ from coachrl.errors import PolicyError
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply
 from coachrl.gateway.conversation_tokens import (
     Conversations,
-    Written,
     as_message,
     before_stop,
     read_reply,
@@ -20,6 +19,7 @@ from coachrl.gateway.conversation_tokens import (
 )
 from coachrl.gateway.played_episode import _Asked, _with_results
 from coachrl.pipelines.team.tools import told_of
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import CharacterTokenizer
 from coachrl.types import Role
 
@@ -185,7 +185,7 @@ def test_results_of_one_reply_stand_in_one_message_where_a_template_knows_no_too
 
 
 def answered(text, **fields):
-    written = Written(text, (1,), (7, 8), (-0.5, -0.25), "length")
+    written = make_action("planner", text, response_ids=(7, 8), logprobs=(-0.5, -0.25), finish_reason="length")
     return read_reply(written, Call("planner", (), **fields), TOKENS)
 
 

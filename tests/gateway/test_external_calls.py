@@ -8,7 +8,7 @@ from coachrl.coach.clients.budget import Price
 from coachrl.gateway.calls import Call, FunctionCall
 from coachrl.gateway.external import (
     _MOST_TOKENS,
-    ExternalRole,
+    GatewayRole,
     LiteLLMProviders,
     _asked,
     _read,
@@ -122,7 +122,7 @@ def test_what_nobody_can_price_costs_nobody_knows_what():
     ],
 )
 def test_a_reply_is_as_long_as_role_app_and_a_budgets_bound_let_it(own, bound, asked, sent):
-    role = ExternalRole("openai/judge", None, own)
+    role = GatewayRole(external="openai/judge", max_new_tokens=own)
     providers = LiteLLMProviders({"critic": role})
     providers._bounds = {} if bound is None else {"critic": bound}
     assert providers._longest(role, Call("critic", (), max_tokens=asked)) == sent

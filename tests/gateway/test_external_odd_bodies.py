@@ -14,9 +14,10 @@ from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import CoachConfig
 from coachrl.errors import ConfigError, ProviderFailed
 from coachrl.gateway.calls import BadRequest, Call
-from coachrl.gateway.conversation_tokens import Written, asked_functions
-from coachrl.gateway.external import ExternalRole, LiteLLMProviders
+from coachrl.gateway.conversation_tokens import asked_functions
+from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.gateway.server import Server
+from coachrl.testing.actions import make_action
 
 PRICES = CoachConfig(usd_per_million_tokens=(1.0, 1000.0), budget_usd=10.0)
 COUNTS = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
@@ -47,7 +48,9 @@ def asks(arguments, name="height_of"):
 async def complete(step, **more):
     """The replies to one call, and the dollars that the budget counts for it."""
     async with ScriptedServer([step]) as server:
-        providers = LiteLLMProviders({"critic": ExternalRole("openai/judge", server.openai_base, 100)})
+        providers = LiteLLMProviders(
+            {"critic": GatewayRole(external="openai/judge", api_base=server.openai_base, max_new_tokens=100)}
+        )
         factory = make_client_factory(PRICES, None)
         providers.connect(factory, None)
         return await providers.complete(Call("critic", (user("?"),), **more)), factory.budget.spent_usd
@@ -83,7 +86,9 @@ async def test_a_stream_gives_no_dollars_back():
 async def failed_call(code, ledger, n=1):
     """The error of a call that a provider answers with that status, and its line in the ledger."""
     async with ScriptedServer([status(code, "no")]) as server:
-        providers = LiteLLMProviders({"critic": ExternalRole("openai/judge", server.openai_base, 100)})
+        providers = LiteLLMProviders(
+            {"critic": GatewayRole(external="openai/judge", api_base=server.openai_base, max_new_tokens=100)}
+        )
         factory = make_client_factory(PRICES, None)
         providers.connect(factory, ledger)
         with pytest.raises((BadRequest, ProviderFailed)) as failed:
@@ -117,9 +122,9 @@ async def test_a_known_price_is_what_was_counted_and_gives_back_the_rest():
 
 def test_a_key_is_asked_for_where_the_model_is_its_providers_own(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
-    LiteLLMProviders({"critic": ExternalRole("openai/judge", "http://127.0.0.1:1/v1")}).check()
+    LiteLLMProviders({"critic": GatewayRole(external="openai/judge", api_base="http://127.0.0.1:1/v1")}).check()
     with pytest.raises(ConfigError, match="'openai/judge' needs a key: set OPENAI_API_KEY"):
-        LiteLLMProviders({"critic": ExternalRole("openai/judge")}).check()
+        LiteLLMProviders({"critic": GatewayRole(external="openai/judge")}).check()
 
 
 async def test_replies_that_nobody_asked_for_are_no_actions():
@@ -173,12 +178,12 @@ async def test_what_no_json_can_hold_reaches_no_client(path, stream, message):
 def test_a_call_of_a_function_whose_arguments_are_no_json_stays_text(odd):
     text = f'<tool_call>{{"name": "height_of", "arguments": {{"mountain": {odd}}}}}</tool_call>'
     call = Call("critic", (user("?"),), tools=(LOOK_UP,))
-    assert asked_functions(text, call, Written(text, (), (), (), "stop")) == ()
+    assert asked_functions(text, call, make_action("critic", text)) == ()
 
 
 async def test_an_app_that_asks_for_more_than_the_model_can_write_does_not_end_the_run():
     async with ScriptedServer([say("well")]) as server:
-        providers = LiteLLMProviders({"critic": ExternalRole("openai/gpt-4", server.openai_base)})
+        providers = LiteLLMProviders({"critic": GatewayRole(external="openai/gpt-4", api_base=server.openai_base)})
         providers.connect(make_client_factory(PRICES, None), None)
         await providers.complete(Call("critic", (user("?"),), max_tokens=10**9))
     assert server.requests[0].body["max_tokens"] == 4096

@@ -12,7 +12,7 @@ from coachrl.commands.build import policies_of
 from coachrl.config import CoachConfig, PipelineConfig, RunConfig
 from coachrl.errors import BudgetExceeded, ConfigError
 from coachrl.gateway.calls import Call
-from coachrl.gateway.external import ExternalRole, LiteLLMProviders
+from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.samples import to_samples
@@ -79,9 +79,7 @@ async def test_external_calls_are_counted_and_end_the_run_before_they_pass_its_b
     settings = CoachConfig(usd_per_million_tokens=(0.0, 1e6), budget_usd=40)  # a dollar for each token of a reply
     async with ScriptedServer(asks_for_a_tool) as server:
         pipeline = with_external(server.openai_base, max_new_tokens=9)
-        with pytest.raises(
-            ConfigError, match=r"coach.budget_usd: the price of the external model 'openai/judge' is not"
-        ):
+        with pytest.raises(ConfigError, match=r"coach.budget_usd: the price of 'openai/judge' is not"):
             pipeline.connect(make_client_factory(CoachConfig(budget_usd=1), None), None)
         factory = make_client_factory(settings, tmp_path / "ledger.jsonl")
         pipeline.connect(factory, tmp_path / "ledger.jsonl")
@@ -100,7 +98,9 @@ async def test_external_calls_are_counted_and_end_the_run_before_they_pass_its_b
 async def sent_limit(model, asked, budget_usd, max_new_tokens=None):
     """The `max_tokens` that a provider gets where the app asks for so many."""
     async with ScriptedServer([say("well")]) as server:
-        providers = LiteLLMProviders({"critic": ExternalRole(model, server.openai_base, max_new_tokens)})
+        providers = LiteLLMProviders(
+            {"critic": GatewayRole(external=model, api_base=server.openai_base, max_new_tokens=max_new_tokens)}
+        )
         settings = CoachConfig(usd_per_million_tokens=(0.0, 1.0), budget_usd=budget_usd)
         providers.connect(make_client_factory(settings, None), None)
         await providers.complete(Call("critic", (user("?"),), max_tokens=asked))
@@ -125,7 +125,9 @@ async def test_a_reply_has_at_most_what_the_role_says_and_under_a_budget_what_th
 async def test_two_roles_of_one_model_are_each_asked_at_their_own_address(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
     async with ScriptedServer([say("here")]) as one, ScriptedServer([say("there")]) as other:
-        roles = {name: ExternalRole("openai/judge", s.openai_base) for name, s in (("a", one), ("b", other))}
+        roles = {
+            name: GatewayRole(external="openai/judge", api_base=s.openai_base) for name, s in (("a", one), ("b", other))
+        }
         providers = LiteLLMProviders(roles)
         replies = [await providers.complete(Call(name, (user("?"),))) for name in ("a", "b")]
     assert [reply.text for [reply] in replies] == ["here", "there"]
@@ -137,7 +139,7 @@ async def test_arguments_reach_a_provider_as_text_once(monkeypatch, told, passed
     asked = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": told}}
     messages = ({"role": "assistant", "content": "", "tool_calls": [asked]}, {"role": "user", "content": "go on"})
     async with ScriptedServer([say("well")]) as server:
-        providers = LiteLLMProviders({"critic": ExternalRole("openai/judge", server.openai_base)})
+        providers = LiteLLMProviders({"critic": GatewayRole(external="openai/judge", api_base=server.openai_base)})
         await providers.complete(Call("critic", messages))
     (call,) = server.requests[0].body["messages"][0]["tool_calls"]
     assert call["function"]["arguments"] == passed_on

@@ -13,7 +13,7 @@ from scripted_server import ScriptedServer, Step, say
 from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import CoachConfig, PipelineConfig
-from coachrl.gateway.external import ExternalRole, LiteLLMProviders
+from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.gateway.served_team import ServedTeam
 from coachrl.gateway.server import Server
 from coachrl.pipelines import make_pipeline
@@ -178,7 +178,7 @@ async def test_an_error_in_mid_stream_is_the_providers_whatever_its_number(monke
 async def test_a_served_team_passes_a_providers_stream_on(monkeypatch):
     go, role = asyncio.Event(), Role("critic", policy="critic", external="openai/judge")
     async with asyncio.timeout(60), ScriptedServer([replace(say(TEXT), go=go)]) as provider:
-        providers = LiteLLMProviders({"critic": ExternalRole("openai/judge", provider.openai_base)})
+        providers = LiteLLMProviders({"critic": GatewayRole(external="openai/judge", api_base=provider.openai_base)})
         team = ServedTeam([role], None, providers, SamplingParams())
         body = {"model": "critic", "max_tokens": 9, "stream": True, "messages": [user("?")]}
         text, usage = "", {}

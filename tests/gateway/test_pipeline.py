@@ -12,8 +12,9 @@ from gateway_apps import LOOK_UP, play, said, user
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError
 from coachrl.gateway.calls import Call
-from coachrl.gateway.conversation_tokens import Written, read_reply
+from coachrl.gateway.conversation_tokens import read_reply
 from coachrl.pipelines import make_pipeline
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.types import Outcome, SamplingParams
 
@@ -210,7 +211,7 @@ def bounded(task, endpoint):
 
 
 def test_the_stop_text_that_comes_first_in_a_reply_ends_it():
-    written = Written("one STOP two END", (1,), (2,), (0.0,), "stop")
+    written = make_action("coder", "one STOP two END")
     reply = read_reply(written, Call("coder", (), stop=("END", "STOP", "NEVER")), tokenizer=None)
     assert (reply.text, reply.stop_text) == ("one", "STOP")
 
@@ -218,7 +219,7 @@ def test_the_stop_text_that_comes_first_in_a_reply_ends_it():
 def test_an_app_that_takes_one_function_call_at_a_time_is_shown_the_first_alone():
     call = '<tool_call>{"name": "height_of", "arguments": {"mountain": "MOUNTAIN"}}</tool_call>'
     asked = call.replace("MOUNTAIN", "K2") + call.replace("MOUNTAIN", "Eiger")
-    written = Written(asked, (1,), (2,), (0.0,), "stop")
+    written = make_action("coder", asked)
     several, one = (
         read_reply(written, Call("coder", (), (LOOK_UP,), parallel_tool_calls=parallel), tokenizer=None).tool_calls
         for parallel in (True, False)

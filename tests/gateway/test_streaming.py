@@ -20,10 +20,11 @@ from scripted_answerer import KEY, ScriptedAnswerer, events, reply
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError
 from coachrl.gateway.calls import Call, Piece
-from coachrl.gateway.conversation_tokens import Written, read_reply
+from coachrl.gateway.conversation_tokens import read_reply
 from coachrl.gateway.growing import settled
 from coachrl.gateway.served_team import ServedTeam
 from coachrl.gateway.server import Server
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import CharacterTokenizer
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.types import Role, SamplingParams
@@ -172,7 +173,7 @@ def test_what_was_said_is_the_beginning_of_what_is_said_in_the_end(text, stop, w
         return  # what a model closes without having opened it hides what was said already
     call = Call("coder", (), tools=(TOOL,) if with_tools else (), stop=stop)
     ids = tuple(map(ord, text))
-    final = read_reply(Written(text, (), ids, (0.0,) * len(ids), "stop"), call, CharacterTokenizer()).text
+    final = read_reply(make_action("coder", text, response_ids=ids), call, CharacterTokenizer()).text
     told = ""
     for length in range(len(text) + 1):
         now = settled(text[:length], call)

@@ -315,7 +315,7 @@ def test_a_text_of_parts_has_a_line_for_each_and_nothing_else_is_read():
 
 def test_errors_have_the_providers_kind():
     wrong = BadRequest("n: no", "n")
-    assert chat.error(wrong)["error"] == {
+    assert base.openai_error(wrong)["error"] == {
         "message": "n: no",
         "type": "invalid_request_error",
         "param": "n",

@@ -25,6 +25,7 @@ from coachrl.types import ONE_ATTEMPT, Usage
 
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _SHOWN_CHARS = 300
+_MOST_TOKENS = 10**9  # of one call
 _LONGEST_ASKED_S = 86_400.0
 _RETRY_STATUS = frozenset({408, 409, 425, 429})
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -242,6 +243,30 @@ def text_of(content: Any) -> str:
     if len(texts) < len(parts):
         raise ValueError("a part of its message holds no text")
     return "".join(texts)
+
+
+def with_usage(reply: Reply, tokens_in: Any, tokens_out: Any, thinking: Any, cached: Any) -> Reply:
+    """`reply` with what the provider says it took. A prompt of no tokens, or text of none, is nobody's usage: some
+    libraries put zeros where the provider said nothing."""
+    prompt_tokens = _count(tokens_in)
+    reply_tokens = _count(tokens_out)
+    if not prompt_tokens or reply_tokens is None or (reply.said and not reply_tokens):
+        return replace(reply, usage_known=False)
+    usage = replace(
+        reply.usage,
+        tokens_in=prompt_tokens,
+        tokens_out=reply_tokens,
+        tokens_thinking=min(reply_tokens, _count(thinking) or 0),
+        tokens_cached=min(prompt_tokens, _count(cached) or 0),
+    )
+    return replace(reply, usage=usage)
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens, or None where `value` is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value <= _MOST_TOKENS else None  # NaN fails this too
 
 
 def ending_of(reason: Any) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coachrl.coach.clients.base import ChatRequest
-from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.clients.ledger import Call, read_ledger
 from coachrl.errors import BudgetExceeded
 from coachrl.types import Usage
 
@@ -74,6 +74,14 @@ class CostReservation:
 
     usd: float
 
+    def failed(self, call: Call, said: str, latency_s: float, may_be_billed: bool) -> Call:
+        """The record of a call that gave no reply. What may have been billed keeps its reservation: the budget counts
+        the most that it may have cost."""
+        if not may_be_billed:
+            self.usd = 0.0
+        usage = Usage(attempts=1, cost_usd=None if may_be_billed else 0.0, latency_s=latency_s)
+        return replace(call, error=said, usage=usage, reserved_usd=self.usd)
+
 
 class Budget:
     """Spent dollars, and a limit on them. Each call reserves the most that it may cost before it begins; near the limit
@@ -96,7 +104,13 @@ class Budget:
         if self.limit_usd is not None:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._exceeded or self._fits(most_usd) or self._in_flight == 0)
-                self._refuse_what_does_not_fit(most_usd)
+                if self._exceeded or not self._fits(most_usd):
+                    self._exceeded = True
+                    self._changed.notify_all()
+                    raise BudgetExceeded(
+                        f"coach.budget_usd of ${self.limit_usd:g} is reached: ${self.spent_usd:.4f} are spent, and the "
+                        f"next call may cost ${most_usd:.4f}"
+                    )
         self._reserved_usd += most_usd
         self._in_flight += 1
         reservation = CostReservation(most_usd)
@@ -107,24 +121,11 @@ class Budget:
             self._in_flight -= 1
             self.spent_usd += reservation.usd
             if self.limit_usd is not None:
-                await self._tell_waiting()
+                async with self._changed:
+                    self._changed.notify_all()
 
     def _fits(self, most_usd: float) -> bool:
         return self.limit_usd is None or self.spent_usd + self._reserved_usd + most_usd <= self.limit_usd
-
-    def _refuse_what_does_not_fit(self, most_usd: float) -> None:
-        if not self._exceeded and self._fits(most_usd):
-            return
-        self._exceeded = True
-        self._changed.notify_all()
-        raise BudgetExceeded(
-            f"coach.budget_usd of ${self.limit_usd:g} is reached: ${self.spent_usd:.4f} are spent, and the next call "
-            f"may cost ${most_usd:.4f}"
-        )
-
-    async def _tell_waiting(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
 
 
 def spent_in(ledger: Path) -> float:

@@ -5,12 +5,14 @@ Both count the same way: calls and tokens, each with the least and the most that
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from statistics import fmean
 
 from coachrl.coach.base import CoachRequest, is_language_model
-from coachrl.coach.build import retrospective_model, retrospective_prompt
+from coachrl.coach.build import retrospective_member, retrospective_prompt
 from coachrl.coach.clients.budget import Price
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.prompt_rendering import find_coach_prompt
@@ -104,13 +106,13 @@ def estimate_run(
     ]
     if retrospective:
         without_tools = settings.model_copy(update={"tools": ToolsConfig()})
-        asked.append((retrospective_model(settings), retrospective_prompt(settings), without_tools))
-    found: CostEstimate | None = None
+        attributing = retrospective_member(settings)
+        asked.append((attributing.name, retrospective_prompt(attributing), without_tools))
+    estimates = []
     for name, prompt, own in asked:
         price = known_price(settings.model_copy(update={"name": name, "ensemble": ()}))
-        one = _of_one(own, prompt, workload, price)
-        found = one if found is None else found + one
-    return found
+        estimates.append(_of_one(own, prompt, workload, price))
+    return reduce(operator.add, estimates) if estimates else None
 
 
 def estimate_requests(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import replace
 from typing import Any
 
 from coachrl.coach.clients.base import (
@@ -16,11 +15,11 @@ from coachrl.coach.clients.base import (
     TransientCoachError,
     ending_of,
     seconds_of_retry_after,
+    with_usage,
     without_secrets,
 )
 from coachrl.coach.clients.keys import GEMINI_ACCESS, key_of, needs_key, wants_vertex
 from coachrl.coach.clients.ledger import FunctionCall, Message
-from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
@@ -79,7 +78,9 @@ class GeminiClient(Provider):
         if isinstance(error, self._errors.APIError):
             return self._explained_status(error)
         if isinstance(error, self._auth_error):
-            return self._without_credentials(error)
+            said = f"coach {self.model}: no access to Vertex AI: {without_secrets(str(error))}"
+            passes = getattr(error, "retryable", False)
+            return TransientCoachError(said) if passes else CoachUnavailable(f"{said} ({GEMINI_ACCESS})")
         if isinstance(error, self._connection_error | OSError):
             said = without_secrets(str(error)) or type(error).__name__
             return self._broken_off(f"connection broken: {said}")
@@ -154,39 +155,37 @@ class GeminiClient(Provider):
     def _read(self, answer: Any, request: ChatRequest) -> Reply:
         usage = answer.usage_metadata
         blocked = getattr(answer.prompt_feedback, "block_reason", None)
-        if not answer.candidates and blocked is None:
-            raise self._broken_off("the provider sent no candidate")
         thoughts = getattr(usage, "thoughts_token_count", None) or 0
         written = getattr(usage, "candidates_token_count", None) or 0
-        negative = min(thoughts, written) < 0
+        if answer.candidates:
+            reply = self._said(answer.candidates[0], request, thoughts)
+        elif blocked is not None:
+            detail = f"the prompt was blocked: {blocked.value}"
+            reply = Reply("", self.model, finish_reason="content_filter", detail=detail)
+        else:
+            raise self._broken_off("the provider sent no candidate")
         return with_usage(
-            self._said(answer, request, thoughts, Reply("", self.model)),
+            reply,
             getattr(usage, "prompt_token_count", None),
-            None if negative else written + thoughts,
+            None if min(thoughts, written) < 0 else written + thoughts,
             thoughts,
             getattr(usage, "cached_content_token_count", None),
         )
 
-    def _said(self, response: Any, request: ChatRequest, thoughts: int, reply: Reply) -> Reply:
-        """`reply` with the text of the answer and how it ended."""
-        if not response.candidates:
-            return _ended(
-                reply, "content_filter", f"the prompt was blocked: {response.prompt_feedback.block_reason.value}"
-            )
-        candidate = response.candidates[0]
+    def _said(self, candidate: Any, request: ChatRequest, thoughts: int) -> Reply:
+        """The text of a candidate, the functions that it asks for, and how it ended."""
         parts = getattr(candidate.content, "parts", None) or ()
         text = "".join(part.text for part in parts if part.text and not part.thought)
         asked = [part.function_call for part in parts if part.function_call is not None]
-        if asked:
-            calls = tuple(FunctionCall(call.id or "", call.name, json.dumps(call.args)) for call in asked)
-            native = candidate.content.model_dump(mode="json", exclude_none=True)
-            reply = replace(reply, calls=calls, native=native)
+        calls = tuple(FunctionCall(call.id or "", call.name, json.dumps(call.args)) for call in asked)
+        native = candidate.content.model_dump(mode="json", exclude_none=True) if asked else None
         reason = candidate.finish_reason.value if candidate.finish_reason is not None else "STOP"
+        ending, detail = ending_of(reason), ""
         if reason in _BLOCKED:
-            return _ended(reply, "content_filter", f"the reply was blocked: {reason}", text)
-        if reason == "MAX_TOKENS":
-            return _ended(reply, "length", f"{thoughts} of {request.max_tokens} tokens went to thinking", text)
-        return _ended(reply, ending_of(reason), "", text)
+            ending, detail = "content_filter", f"the reply was blocked: {reason}"
+        elif reason == "MAX_TOKENS":
+            ending, detail = "length", f"{thoughts} of {request.max_tokens} tokens went to thinking"
+        return Reply(text, self.model, finish_reason=ending, detail=detail, calls=calls, native=native)
 
     def _explained_status(self, error: Any) -> CoachError:
         wrong_key = "API_KEY_INVALID" in str(error.details)  # it comes with status 400
@@ -197,16 +196,6 @@ class GeminiClient(Provider):
             f"the provider refused the key: {GEMINI_ACCESS}",
             passing=error.code == _CANCELLED_STATUS,
         )
-
-    def _without_credentials(self, error: Any) -> CoachError:
-        said = f"coach {self.model}: no access to Vertex AI: {without_secrets(str(error))}"
-        if getattr(error, "retryable", False):
-            return TransientCoachError(said)
-        return CoachUnavailable(f"{said} ({GEMINI_ACCESS})")
-
-
-def _ended(reply: Reply, finish_reason: str, detail: str, text: str = "") -> Reply:
-    return replace(reply, text=text, finish_reason=finish_reason, detail=detail)
 
 
 def _retry_after_s(error: Any) -> float | None:

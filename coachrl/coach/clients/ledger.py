@@ -129,37 +129,41 @@ def calls_to(listener: Callable[[Call], None]) -> Iterator[None]:
 
 
 class Ledger:
-    """Appends to one file, a whole line at a time. Several processes may share it. Made when the first line comes."""
+    """Appends to one file, a whole line at a time. Several processes may share it. Made when the first line comes.
+    path None: nothing is kept."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self._descriptor: int | None = None
 
     def call(self, call: Call) -> None:
         messages = [{"role": message.role, "content": message.content} for message in call.messages]
-        self._append({"kind": "call", **asdict(replace(call, messages=())), "messages": messages})
+        self._append("call", lambda: {**asdict(replace(call, messages=())), "messages": messages})
 
     def score(self, score: CoachScore) -> None:
-        self._append({"kind": "score", **asdict(score)})
+        self._append("score", lambda: asdict(score))
 
     def contribution(self, score: CoachScore) -> None:
-        self._append({"kind": "contribution", **asdict(score)})
+        self._append("contribution", lambda: asdict(score))
 
     def resumed(self, step: int) -> None:
-        self._append({"kind": "resumed", "after_step": step})
+        self._append("resumed", lambda: {"after_step": step})
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _append(self, record: dict[str, Any]) -> None:
+    def _append(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
+        if self.path is None:  # then the fields, which take time, are not made either
+            return
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         # What a kill or a full disk left in mid-line, perhaps of another process, must not swallow this line.
-        begin = b"\n" if _ends_torn(self._descriptor) else b""
-        line = memoryview(begin + json.dumps(record, allow_nan=False).encode() + b"\n")
+        size = os.fstat(self._descriptor).st_size
+        is_torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
+        line = memoryview(b"\n" * is_torn + json.dumps({"kind": kind, **fields()}, allow_nan=False).encode() + b"\n")
         try:
             while line:
                 line = line[os.write(self._descriptor, line) :]
@@ -196,8 +200,3 @@ def _is_line(record: Any) -> bool:
     except ValidationError:
         return False
     return True
-
-
-def _ends_torn(descriptor: int) -> bool:
-    size = os.fstat(descriptor).st_size
-    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

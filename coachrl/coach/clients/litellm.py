@@ -8,15 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coachrl.coach.clients.base import (
-    ChatRequest,
-    Provider,
-    Reply,
-    seconds_of_retry_after,
-    without_secrets,
-)
+from coachrl.coach.clients.base import ChatRequest, Provider, Reply, seconds_of_retry_after, with_usage, without_secrets
 from coachrl.coach.clients.openai_compatible import conversation, reply_of
-from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
@@ -51,9 +44,9 @@ class LiteLLMClient(Provider):
         self._thinking = _thinking(model, settings, litellm)
         known = bool(litellm.supports_response_schema(model=model))
         self.structured = known if settings.structured is None else settings.structured
-        self.calls_functions = (
-            _calls_functions(model, litellm) if settings.tools.native is None else settings.tools.native
-        )
+        taken = set(litellm.get_supported_openai_params(model=model) or ())
+        calls = bool(litellm.supports_function_calling(model=model)) and {"tools", "tool_choice"} <= taken
+        self.calls_functions = calls if settings.tools.native is None else settings.tools.native
         self.options = {"api_base": api_base, **self._thinking}
 
     async def close(self) -> None:
@@ -73,8 +66,9 @@ class LiteLLMClient(Provider):
             **self._thinking,
             **conversation(request, self.structured),
         }
-        if request.function is not None and _wants_mcp(self._litellm):
-            arguments["_skip_mcp_handler"] = True
+        handler = Path(self._litellm.__file__ or "").parent / "responses" / "mcp" / "chat_completions_handler.py"
+        if request.function is not None and handler.is_file():
+            arguments["_skip_mcp_handler"] = True  # else any function asks for the package mcp, of which none has need
         return await self._litellm.acompletion(**arguments)
 
     def _read(self, answer: Any, request: ChatRequest) -> Reply:
@@ -96,7 +90,10 @@ class LiteLLMClient(Provider):
         if not isinstance(error, self._openai.OpenAIError):  # for an odd body LiteLLM raises anything
             return self._unreadable(error)
         exceptions = self._litellm.exceptions
-        said = without_secrets(_NAMES.sub("", str(error)) + _code_of(error))
+        # What the provider calls the error ("insufficient_quota"), its body says; LiteLLM's text leaves it out.
+        body = getattr(error, "body", None)
+        code = body.get("code") if isinstance(body, dict) else None
+        said = without_secrets(_NAMES.sub("", str(error)) + (f" ({code})" if isinstance(code, str) else ""))
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         # Its classes say more than the status that it puts beside them.
@@ -108,30 +105,12 @@ class LiteLLMClient(Provider):
             return CoachUnavailable(f"coach {self.model}: {said}")
         if status in _UNREAD_STATUS or _UNREAD in said:
             return self._unreadable(ValueError(said.partition(" Traceback")[0]))
-        if status in (401, 402, 403) and (missing := _missing_keys(self.model, self._litellm)):
-            return CoachUnavailable(_needs(self.model, missing))
+        if status in (401, 402, 403) and (missing := _missing_key(self.model, self._litellm)) is not None:
+            return missing
         if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError) and status not in (401, 402, 403, 404):
             return self._broken_off(said, _retry_after_s(error))
         about_the_key = "the provider refused the key: check its environment variable"
         return self._refused(status, said, _retry_after_s(error), about_the_key)
-
-
-def _code_of(error: Any) -> str:
-    """What the provider calls the error (" (insufficient_quota)"), where its body says so; LiteLLM's text leaves it
-    out."""
-    body = getattr(error, "body", None)
-    code = body.get("code") if isinstance(body, dict) else None
-    return f" ({code})" if isinstance(code, str) else ""
-
-
-def _wants_mcp(litellm: ModuleType) -> bool:
-    """Whether this version fails, where it is given any function, without the package mcp, of which none has need."""
-    return (Path(litellm.__file__ or "").parent / "responses" / "mcp" / "chat_completions_handler.py").is_file()
-
-
-def _calls_functions(model: str, litellm: ModuleType) -> bool:
-    taken = litellm.get_supported_openai_params(model=model) or ()
-    return bool(litellm.supports_function_calling(model=model)) and {"tools", "tool_choice"} <= set(taken)
 
 
 def _thinking(model: str, settings: CoachConfig, litellm: ModuleType) -> dict[str, Any]:
@@ -156,22 +135,19 @@ def _check_key(model: str, api_base: str | None, litellm: ModuleType) -> str | N
     """
     if api_base is not None:
         return "not-needed" if model.startswith("openai/") and not os.environ.get("OPENAI_API_KEY") else None
-    missing = _missing_keys(model, litellm)
-    if missing:
-        raise CoachUnavailable(_needs(model, missing))
+    if (missing := _missing_key(model, litellm)) is not None:
+        raise missing
     return None
 
 
-def _missing_keys(model: str, litellm: ModuleType) -> list[str]:
-    """Environment variables that the model's provider needs and that are not set. Empty where no key is among them:
+def _missing_key(model: str, litellm: ModuleType) -> CoachUnavailable | None:
+    """What is said of variables that the model's provider needs and that are not set. None where no key is among them:
     LiteLLM has its own values for addresses and regions (Ollama's port on this machine)."""
     missing = sorted(litellm.validate_environment(model=model)["missing_keys"])
-    return missing if any(word in name for name in missing for word in ("KEY", "TOKEN")) else []
-
-
-def _needs(model: str, variables: list[str]) -> str:
+    if not any(word in name for name in missing for word in ("KEY", "TOKEN")):
+        return None
     joint = " or " if model.startswith("gemini/") else " and "
-    return f"coach '{model}' needs a key: set {joint.join(variables)} in the environment"
+    return CoachUnavailable(f"coach '{model}' needs a key: set {joint.join(missing)} in the environment")
 
 
 def _retry_after_s(error: Any) -> float | None:

@@ -20,10 +20,10 @@ from coachrl.coach.clients.base import (
     ending_of,
     seconds_of_retry_after,
     text_of,
+    with_usage,
     without_secrets,
 )
 from coachrl.coach.clients.ledger import FunctionCall, Message
-from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
@@ -69,12 +69,12 @@ class ServerClient(Provider):
             place = without_secrets(response.headers.get("Location", "nowhere"))
             raise CoachUnavailable(f"coach {self.model}: {self._address} leads on to {place}: name that as api_base")
         if response.status != 200:
-            raise self._refused(
-                response.status,
-                f"{response.status} {without_secrets(_message(body))}",
-                seconds_of_retry_after(response.headers.get("Retry-After", "")),
-                self._about_the_key(response.status),
-            )
+            about_the_key = "the server refused the key: check its environment variable"
+            if response.status == 401 and not self._headers:
+                about_the_key = f"the server wants a key: set {self._key_variable} in the environment"
+            said = f"{response.status} {without_secrets(_message(body))}"
+            retry_after_s = seconds_of_retry_after(response.headers.get("Retry-After", ""))
+            raise self._refused(response.status, said, retry_after_s, about_the_key)
         return body
 
     async def _bounded(self, content: Any) -> bytes:
@@ -128,11 +128,6 @@ class ServerClient(Provider):
             _section(usage, "completion_tokens_details").get("reasoning_tokens"),
             _section(usage, "prompt_tokens_details").get("cached_tokens"),
         )
-
-    def _about_the_key(self, status: int) -> str:
-        if status == 401 and not self._headers:
-            return f"the server wants a key: set {self._key_variable} in the environment"
-        return "the server refused the key: check its environment variable"
 
 
 def conversation(request: ChatRequest, structured: bool) -> dict[str, Any]:

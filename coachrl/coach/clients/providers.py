@@ -39,7 +39,17 @@ def make_provider(name: str, api_base: str | None, settings: CoachConfig) -> Pro
     model = resolve_model(name, litellm)
     if model.startswith("hosted_vllm/") and api_base is None:
         api_base = _own_address(name)
-    return _client_class(model, api_base, settings, litellm)(model, api_base, settings)
+    gemini = model.startswith(("gemini/", "vertex_ai/gemini-"))
+    if settings.library == "google-genai" and not gemini:
+        raise CoachUnavailable(f"coach '{model}': coach.library=google-genai reaches Gemini models only")
+    if gemini and _has_google_library(settings):
+        return GeminiClient(model, api_base, settings)
+    own_server = api_base is not None and model.startswith(("openai/", "hosted_vllm/"))
+    # A model that LiteLLM's table knows may have parameters of its own.
+    known = model in litellm.model_cost or model.split("/", 1)[1] in litellm.model_cost
+    if settings.library == "auto" and own_server and not known:
+        return ServerClient(model, api_base, settings)
+    return LiteLLMClient(model, api_base, settings)
 
 
 def check_key(name: str, api_base: str | None, settings: CoachConfig) -> None:
@@ -71,19 +81,6 @@ def _has_google_library(settings: CoachConfig) -> bool:
     return importlib.util.find_spec("google.genai") is not None
 
 
-def _client_class(
-    model: str, api_base: str | None, settings: CoachConfig, litellm: ModuleType
-) -> type[GeminiClient | ServerClient | LiteLLMClient]:
-    gemini = model.startswith(("gemini/", "vertex_ai/gemini-"))
-    if settings.library == "google-genai" and not gemini:
-        raise CoachUnavailable(f"coach '{model}': coach.library=google-genai reaches Gemini models only")
-    if gemini and _has_google_library(settings):
-        return GeminiClient
-    if settings.library == "auto" and _is_own_server(model, api_base, litellm):
-        return ServerClient
-    return LiteLLMClient
-
-
 def _own_address(name: str) -> str:
     """LiteLLM would ask OpenAI where no address is given."""
     address = os.environ.get("HOSTED_VLLM_API_BASE")
@@ -92,22 +89,18 @@ def _own_address(name: str) -> str:
     return address
 
 
-def _is_own_server(model: str, api_base: str | None, litellm: ModuleType) -> bool:
-    """Whether a model that no table knows is asked for at an address. What is known may have parameters of its own."""
-    provider, bare = model.split("/", 1)
-    known = bare in litellm.model_cost or model in litellm.model_cost
-    return api_base is not None and provider in ("openai", "hosted_vllm") and not known
-
-
-def price_of(model: str, settings: CoachConfig) -> Price | None:
+def price_of(model: str, settings: CoachConfig, is_needed: bool = False) -> Price | None:
     """What a token of `model` ("provider/model") costs: from LiteLLM's table, else as `settings` state it. None: it
-    is not known."""
+    is not known; raises ConfigError then where it is needed, since a budget is to be kept."""
     entry = _table_entry(model)
     price = Price.from_table(entry) if entry is not None else None
-    if price is not None or settings.usd_per_million_tokens is None:
-        return price
-    input_usd, output_usd = settings.usd_per_million_tokens
-    return Price.flat(input_usd / 1e6, output_usd / 1e6)
+    if price is None and settings.usd_per_million_tokens is not None:
+        input_usd, output_usd = settings.usd_per_million_tokens
+        return Price.flat(input_usd / 1e6, output_usd / 1e6)
+    if price is None and is_needed:
+        stated = "state it as coach.usd_per_million_tokens=[input, output]"
+        raise ConfigError(f"coach.budget_usd: the price of '{model}' is not known; {stated}")
+    return price
 
 
 def longest_reply(model: str) -> int | None:
@@ -164,11 +157,8 @@ def resolve_model(name: str, litellm: ModuleType) -> str:
     if provider in providers:
         return f"{provider}/{name}"
     same = sorted(model for model in chat if model.rsplit("/", 1)[-1] == name)
-    same += [f"{module}:{attribute}" for module, _, attribute in [name.rpartition(".")] if _is_file(module)]
+    module, _, attribute = name.rpartition(".")
+    if module and Path(f"{module.replace('.', '/')}.py").is_file():  # a coach of the user's own is named with a colon
+        same.append(f"{module}:{attribute}")
     hint = f", did you mean '{same[0]}'?" if same else nearest(name, ["rules", *chat])
     raise CoachUnavailable(f"no coach '{name}'{hint} (write rules, provider/model, or my_module:MyCoach for your own)")
-
-
-def _is_file(module: str) -> bool:
-    """Whether a module of that name lies in the current folder: its coach is named with a colon."""
-    return module != "" and Path(f"{module.replace('.', '/')}.py").is_file()

@@ -111,7 +111,9 @@ class Pace:
         self._begun += 1
         since = self._begun - self._slowed.begun
         if since == 2 and self._alone >= _OUT:
-            self._resume()
+            self._alone = 0  # the provider takes calls again
+            if self._ceiling_per_s is not None:
+                self._start_over(max(self.per_s, self._ceiling_per_s / 2))
         self._starts.append(_Start(now_s, self.per_s, self._begun))
         gap_s = 1 / self.per_s
         if since == 1 and self._ceiling_per_s is not None:
@@ -169,12 +171,6 @@ class Pace:
         taken = (at.number - mark.begun) - (self._refused - mark.refused) + 1
         self._taken_per_s = max(_LEAST_CEILING_PER_S, taken / passed_s)
         return min(_MOST * self._taken_per_s, math.sqrt(at.per_s * min(at.per_s, _LIKELY * self._taken_per_s)))
-
-    def _resume(self) -> None:
-        """The provider takes calls again."""
-        self._alone = 0
-        if self._ceiling_per_s is not None:
-            self._start_over(max(self.per_s, self._ceiling_per_s / 2))
 
     def _start_over(self, per_s: float) -> None:
         self.per_s = per_s
@@ -265,7 +261,9 @@ class ConcurrencyLimiter:
             wait_s = self.pace.wait_s(now_s)
             if wait_s > _SHORTEST_SLEEP_S:
                 self._held = True
-                self._let_in_after(wait_s)
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._let_in)
                 return
             turn = self._waiting.popleft()
             if not turn.done():
@@ -273,11 +271,6 @@ class ConcurrencyLimiter:
                 self.pace.began(now_s, self._held)
                 self._held = False
                 turn.set_result(None)
-
-    def _let_in_after(self, wait_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._let_in)
 
 
 def _copied(error: TransientCoachError) -> TransientCoachError:
@@ -326,18 +319,12 @@ class RateLimiter:
         permit.tokens = tokens
 
     def _wait_s(self, tokens: int) -> float:
+        """Until the oldest call is a minute old, where there is no room for another one; else 0."""
         now = asyncio.get_running_loop().time()
         while self._recent and self._recent[0].at_s <= now - self._minute_s:
             self._recent_tokens -= self._recent.popleft().tokens
-        if not self._recent:
+        too_many = self._requests is not None and len(self._recent) >= self._requests
+        too_large = self._tokens is not None and self._recent_tokens + tokens > self._tokens
+        if not self._recent or not (too_many or too_large):
             return 0.0
-        blocking = -1
-        if self._requests is not None:
-            blocking = len(self._recent) - self._requests
-        if self._tokens is not None:
-            excess = self._recent_tokens + tokens - self._tokens
-            for position, permit in enumerate(self._recent):
-                if excess <= 0:
-                    break
-                blocking, excess = max(blocking, position), excess - permit.tokens
-        return max(0.0, self._recent[blocking].at_s + self._minute_s - now) if blocking >= 0 else 0.0
+        return self._recent[0].at_s + self._minute_s - now

@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from coachrl.coach.clients.base import (
-    ChatClient,
-    ChatRequest,
-    CoachUnreachable,
-    Provider,
-    Reply,
-    TransientCoachError,
-)
+from coachrl.coach.clients.base import ChatClient, ChatRequest, CoachUnreachable, Provider, Reply, TransientCoachError
 from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.cache import ReplyCache, cache_key
 from coachrl.coach.clients.ledger import Call, record_call
@@ -27,8 +20,7 @@ from coachrl.coach.clients.providers import make_provider, price_of
 from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, RateLimiter
 from coachrl.coach.repeated_warnings import RepeatedWarnings
 from coachrl.config import CoachConfig
-from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
-from coachrl.types import Usage
+from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -85,12 +77,7 @@ class ChatClientFactory:
     def _retrying(self, model: str, api_base: str | None) -> RetryingClient:
         settings = self.settings
         provider = make_provider(model, api_base, settings)
-        price = price_of(provider.model, settings)
-        if price is None and self.budget.limit_usd is not None:
-            raise ConfigError(
-                f"coach.budget_usd: the price of '{provider.model}' is not known; state it as "
-                "coach.usd_per_million_tokens=[input, output]"
-            )
+        price = price_of(provider.model, settings, is_needed=self.budget.limit_usd is not None)
         if self._cache is None and self._cache_file is not None:
             self._cache = ReplyCache(self._cache_file)
         shared = self._shared.setdefault(
@@ -146,7 +133,7 @@ class RetryingClient:
         async with lock:  # the same question while it is being answered waits for that answer
             reply = self._cache.get(key)
             if reply is not None:
-                record_call(_answered(self._call(request), reply))
+                record_call(_answered(request, reply))
                 return reply
             return await self._patiently(request, keep=partial(self._cache.put, key))
 
@@ -174,16 +161,28 @@ class RetryingClient:
     async def _patiently(
         self, request: ChatRequest, most_s: float = math.inf, keep: Callable[[Reply], None] | None = None
     ) -> Reply:
-        patience = _Patience(self._provider.settings, self._first_wait_s, most_s)
+        """The reply, after as many attempts as it takes: failures use up attempts, refusals for being one too many use
+        up time alone. The time runs from the first attempt: before it, the call has only waited for its turn."""
+        settings, now = self._provider.settings, asyncio.get_running_loop().time
+        most_s = min(settings.give_up_after_s, most_s)
+        since_s: float | None = None
+        failures = 0
         while True:
-            async with self._shared.concurrency.turn(again=patience.begun):
-                patience.begin()
+            async with self._shared.concurrency.turn(again=since_s is not None):
+                since_s = now() if since_s is None else since_s
                 try:
                     return await self._once(request, keep)
                 except TransientCoachError as error:
-                    wait_s = patience.backoff_s(error)
-            # A call that waits for its next attempt takes up no place.
-            await asyncio.sleep(wait_s)
+                    wait_s = error.retry_after_s or 0.0
+                    if not error.throttled:
+                        failures += 1
+                        wait_s = max(wait_s, min(_LONGEST_WAIT_S, self._first_wait_s * 2 ** min(failures - 1, 32)))
+                    if failures >= settings.max_attempts or now() + wait_s - since_s > most_s:
+                        raise
+                    throttled = error.throttled
+            # A call that waits for its next attempt takes up no place. One that was one too many asks for its next turn
+            # at once: the pace of all calls says when that is.
+            await asyncio.sleep(0.0 if throttled else wait_s)
 
     async def _once(self, request: ChatRequest, keep: Callable[[Reply], None] | None) -> Reply:
         permit = await self._shared.rate.admit(_likely_tokens(request))
@@ -194,14 +193,11 @@ class RetryingClient:
                 reply = await self._provider.complete(request)
             except CoachError as error:
                 latency_s = asyncio.get_running_loop().time() - began
-                # What may have been billed keeps its reservation: the budget counts the most that it may have cost.
-                maybe_billed = isinstance(error, TransientCoachError) and not error.answered
-                if not maybe_billed:
-                    reservation.usd = 0.0
+                may_be_billed = isinstance(error, TransientCoachError) and not error.answered
                 if isinstance(error, TransientCoachError) and error.throttled:
                     self._shared.concurrency.refused(began, error)
-                usage = Usage(attempts=1, cost_usd=None if maybe_billed else 0.0, latency_s=latency_s)
-                record_call(replace(self._call(request), error=str(error), usage=usage, reserved_usd=reservation.usd))
+                call = Call("", self.model, request.prompt_hash, request.messages)
+                record_call(reservation.failed(call, str(error), latency_s, may_be_billed))
                 raise
             cost_usd = None
             if self._price is not None and reply.usage_known:
@@ -209,49 +205,11 @@ class RetryingClient:
             reply = replace(reply, usage=replace(reply.usage, cost_usd=cost_usd))
             if keep is not None:
                 keep(reply)  # in the cache, before the ledger: after a kill no call on record is paid for again
-            record_call(replace(_answered(self._call(request), reply), reserved_usd=reservation.usd))
+            record_call(_answered(request, reply, reservation.usd))
         self._shared.concurrency.taken()
         if reply.usage_known:
             self._shared.rate.correct(permit, reply.usage.tokens_in + reply.usage.tokens_out)
         return reply
-
-    def _call(self, request: ChatRequest) -> Call:
-        return Call("", self.model, request.prompt_hash, request.messages)
-
-
-class _Patience:
-    """How long one call is tried: failures use up attempts, refusals for being one too many use up time alone."""
-
-    def __init__(self, settings: CoachConfig, first_wait_s: float, most_s: float) -> None:
-        self._max_attempts = settings.max_attempts
-        self._most_s = min(settings.give_up_after_s, most_s)
-        self._first_wait_s = first_wait_s
-        self._since_s: float | None = None
-        self._failures = 0
-
-    @property
-    def begun(self) -> bool:
-        return self._since_s is not None
-
-    def begin(self) -> None:
-        """The time runs from the first attempt: before it, the call has only waited for its turn."""
-        if self._since_s is None:
-            self._since_s = asyncio.get_running_loop().time()
-
-    def backoff_s(self, error: TransientCoachError) -> float:
-        """How long to wait before the next attempt: twice as long as before the last one, and never shorter than the
-        provider asked for. A call that was one too many asks for its next turn at once: the pace of all calls says
-        when that is. Raises `error` where there is none."""
-        assert self._since_s is not None
-        wait_s = error.retry_after_s or 0.0
-        if not error.throttled:
-            self._failures += 1
-            wait_s = max(wait_s, min(_LONGEST_WAIT_S, self._first_wait_s * 2 ** min(self._failures - 1, 32)))
-        if self._failures >= self._max_attempts:
-            raise error
-        if asyncio.get_running_loop().time() + wait_s - self._since_s > self._most_s:
-            raise error
-        return 0.0 if error.throttled else wait_s
 
 
 class FallbackClient:
@@ -287,11 +245,10 @@ class FallbackClient:
                 if reply.finish_reason != "content_filter" or last:
                     return replace(reply, fallbacks=position)
                 errors.append(CoachError(f"coach {reply.model}: {reply.detail or 'the content filter intervened'}"))
-            except CoachUnavailable as error:
-                errors.append(error)
-                self._lost.add(client.model)
             except CoachError as error:
                 errors.append(error)
+                if isinstance(error, CoachUnavailable):
+                    self._lost.add(client.model)
             if not last:
                 self._warnings.warn("the next model is asked", str(errors[-1]))
         kind = CoachUnavailable if all(isinstance(error, CoachUnavailable) for error in errors) else CoachError
@@ -338,5 +295,6 @@ def _likely_tokens(request: ChatRequest) -> int:
     return into + min(request.max_tokens, _EXPECTED_REPLY_TOKENS)
 
 
-def _answered(call: Call, reply: Reply) -> Call:
-    return replace(call, model=reply.model, reply=reply.said, finish_reason=reply.finish_reason, usage=reply.usage)
+def _answered(request: ChatRequest, reply: Reply, reserved_usd: float = 0.0) -> Call:
+    asked = Call("", reply.model, request.prompt_hash, request.messages, reserved_usd=reserved_usd)
+    return replace(asked, reply=reply.said, finish_reason=reply.finish_reason, usage=reply.usage)

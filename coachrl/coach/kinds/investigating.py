@@ -19,7 +19,7 @@ from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient, ChatRequest, Function, Reply
 from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.coach.kinds.llm import LLMCoach, ask_until_read
-from coachrl.coach.prompt_rendering import fenced, render_request
+from coachrl.coach.prompt_rendering import fenced, prompt_section, streams_of
 from coachrl.coach.verdict import Verdict
 from coachrl.config import CoachConfig
 from coachrl.config.coach import ToolsConfig
@@ -53,6 +53,10 @@ class InvestigatingCoach(LLMCoach):
         self._tools = settings.tools
         self._window = settings.evidence.window_tokens
         self._sandbox = sandbox
+        how = f"call {_FUNCTION.name}" if client.calls_functions else "answer with one ```python block alone"
+        self._how_to = prompt_section("tools").render(
+            turns=self._tools.turns, seconds=f"{self._tools.seconds:g}", how=how
+        )
 
     async def check(self) -> None:
         """Raises SandboxUnavailable where its code would not be held, CoachUnavailable as any coach."""
@@ -65,43 +69,43 @@ class InvestigatingCoach(LLMCoach):
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where there was no verdict in the end, or the sandbox broke, and what the client raises."""
-        desk = _Desk(self._sandbox, request, self._tools)
+        copy = _WorkspaceCopy(self._sandbox, request, self._tools)
         try:
-            verdict, replies = await self._investigate(request, desk)
+            verdict, replies = await self._investigate(request, copy)
         except SandboxUnavailable as error:
             raise CoachUnavailable(f"the coach's own sandbox: {error}") from error
         except SandboxError as error:
             raise CoachError(f"the coach's own sandbox: {error}") from error
         finally:
-            await desk.close()
+            await copy.close()
         return self._scored(request, verdict, replies)
 
     def _asking(self, text: str, schema: Mapping[str, Any]) -> ChatRequest:
         function = _FUNCTION if self._client.calls_functions else None
         return replace(self._in_plain_words(text), function=function)
 
-    async def _investigate(self, request: CoachRequest, desk: _Desk) -> tuple[Verdict, list[Reply]]:
-        text = f"{render_request(self._prompt, request, self._evidence)}\n\n{self._how_to()}"
+    async def _investigate(self, request: CoachRequest, copy: _WorkspaceCopy) -> tuple[Verdict, list[Reply]]:
+        text = f"{self._text(request)}\n\n{self._how_to}"
         asked = self._asking(text, self._schema)
         replies: list[Reply] = []
-        while desk.is_open and not self._is_spent(replies):
+        first: Reply | None = None  # that asks for no program
+        while copy.is_open and not self._is_spent(replies):
             reply = await self._client.complete(asked)
             programs = self._programs(reply)
             if not programs:
-                return await self._verdict(asked, replies, reply)
+                first = reply
+                break
             replies.append(reply)
-            found = [fenced(await desk.run(program), "RESULT", self._window) for program in programs]
-            found[-1] += f"\n\n{self._what_is_left(replies, desk)}"
+            found = [fenced(await copy.run(program), "RESULT", self._window) for program in programs]
+            left = f"You may run {copy.turns_left} more, or give your verdict."
+            if not copy.is_open or self._is_spent(replies):
+                left = "You can run no more programs. Give your verdict now, in the form asked for above."
+            found[-1] += f"\n\n{left}"
             asked = _and_then(asked, reply, found)
-        return await self._verdict(asked, replies, None)
-
-    async def _verdict(
-        self, asked: ChatRequest, before: Sequence[Reply], first: Reply | None
-    ) -> tuple[Verdict, list[Reply]]:
         if asked.function is not None:
             asked = replace(asked, function=replace(asked.function, open=False))
-        verdict, replies = await ask_until_read(self._client, asked, self._parse, self._repair, first)
-        return verdict, [*before, *replies]
+        verdict, last = await ask_until_read(self._client, asked, self._parse, self._repair, first)
+        return verdict, [*replies, *last]
 
     def _programs(self, reply: Reply) -> list[str | None]:
         """The programs that a whole reply asks for; None is a call that holds none."""
@@ -110,37 +114,20 @@ class InvestigatingCoach(LLMCoach):
         if reply.calls:
             return [_program_in(call) for call in reply.calls]
         code = extract_code(reply.text)
-        return [] if code is None or self._is_verdict(reply) else [code]
-
-    def _is_verdict(self, reply: Reply) -> bool:
-        """Whether the reply ends in a verdict: a program in it is then quoted."""
+        if code is None:
+            return []
         try:
             self._parse(reply.text)
         except CoachError:
-            return False
-        return True
+            return [code]
+        return []  # it ends in a verdict, and quotes the program
 
     def _is_spent(self, replies: Sequence[Reply]) -> bool:
         spent_usd = sum(reply.usage.cost_usd or 0.0 for reply in replies)
         return self._tools.usd is not None and spent_usd >= self._tools.usd
 
-    def _how_to(self) -> str:
-        how = f"call {_FUNCTION.name}" if self._client.calls_functions else "answer with one ```python block alone"
-        return (
-            "## You may look for yourself first\n"
-            f"Up to {self._tools.turns} times, and {self._tools.seconds:g} seconds in all, you may {how}, "
-            "in place of your verdict. It is run in a copy of the workspace as this action left "
-            "it, and you are told what it printed. What it changes reaches nobody. Check what the score hangs on; then "
-            "give your verdict, without a program, in the form asked for above."
-        )
 
-    def _what_is_left(self, replies: Sequence[Reply], desk: _Desk) -> str:
-        if desk.is_open and not self._is_spent(replies):
-            return f"You may run {desk.turns_left} more, or give your verdict."
-        return "You can run no more programs. Give your verdict now, in the form asked for above."
-
-
-class _Desk:
+class _WorkspaceCopy:
     """The copy of the workspace on which the coach works, made when its first program comes.
 
     seconds_left: of running, for all of its programs; the agents' own do not count, each has as long as the sandbox
@@ -172,7 +159,7 @@ class _Desk:
         self.seconds_left -= monotonic() - began
         _check_sound(execution)
         note, self._note = self._note, ""
-        return f"{note}{_words(execution)}"
+        return f"{note}The program ended with state '{execution.state}'.\n{streams_of(execution)}"
 
     async def close(self) -> None:
         if self._workspace is not None:
@@ -200,11 +187,6 @@ def _apart(code: str) -> str:
 def _check_sound(execution: Execution) -> None:
     if execution.state == "infrastructure":
         raise SandboxError(f"it broke while a program ran: {execution.stderr.strip()[-200:]}")
-
-
-def _words(execution: Execution) -> str:
-    streams = "\n".join(part for part in (execution.stdout.strip(), execution.stderr.strip()) if part)
-    return f"The program ended with state '{execution.state}'.\n{streams or '(no output)'}"
 
 
 def _program_in(call: FunctionCall) -> str | None:

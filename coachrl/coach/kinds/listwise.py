@@ -9,23 +9,32 @@ question again; nothing else tells who wrote which. The reply must hold a score 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from string import ascii_uppercase
 from typing import Any
 
+from coachrl.coach import replies
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.clients.base import ChatClient, Reply
+from coachrl.coach.clients.base import ChatClient
 from coachrl.coach.kinds.llm import LLMCoach, with_replies
-from coachrl.coach.prompt_rendering import render_siblings
-from coachrl.coach.replies import check_end, json_objects, last_statements, number_within, own_words, statement_lines
-from coachrl.coach.verdict import ABSTAIN_KEY, RATIONALE_KEY, abstentions, closed_schema
+from coachrl.coach.prompt_rendering import prompt_section, render_siblings
+from coachrl.coach.verdict import (
+    ABSTAIN_KEY,
+    HOW_TO_ABSTAIN,
+    RATIONALE_KEY,
+    SCORE_OR_NOT,
+    abstains,
+    closed_schema,
+    rationale_of,
+    repair_words,
+)
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, ConfigError
 from coachrl.prompts import Prompt
 from coachrl.types import CoachScore
 
-_LINE = statement_lines(r"SCORE[ \u00a0]+(?P<name>[A-Z])")
+_LINE = replies.statement_lines(r"SCORE[ \u00a0]+(?P<name>[A-Z])")
 
 
 class ListwiseCoach(LLMCoach):
@@ -39,40 +48,38 @@ class ListwiseCoach(LLMCoach):
             raise ConfigError(f"coach.compare: siblings get one score each, and prompt '{prompt.name}' lists criteria")
         super().__init__(client, prompt, settings, repeat)
         self._repeat = repeat
+        self._closing = prompt_section("siblings")
 
     async def compare(self, requests: Sequence[CoachRequest]) -> list[CoachScore]:
         """The scores of 2 to `most_compared` siblings, in their order. Raises CoachError where two replies running held
         no score for each, and what the client raises."""
         listed = shuffled(requests, self._repeat)
         letters = ascii_uppercase[: len(listed)]
-        text = f"{render_siblings(self._prompt, listed, self._evidence)}\n\n{_closing(letters)}"
-        (scores, rationale), replies = await self._ask_until_read(
-            text, partial(parse_scores, letters=letters), _repair(letters), _schema(letters)
+        closing = self._closing.render(
+            count=len(letters),
+            letters=", ".join(letters),
+            lines="\n".join(f"SCORE {letter}: <number from 0 to 10>" for letter in letters),
+            how_to_abstain=HOW_TO_ABSTAIN,
         )
-        by_id = {
-            request.action.id: self._score(request, place, scores, rationale, replies)
-            for place, request in enumerate(listed)
-        }
+        text = f"{render_siblings(self._prompt, listed, self._evidence)}\n\n{closing}"
+        (scores, rationale), answers = await self._ask(
+            text,
+            partial(parse_scores, letters=letters),
+            repair_words(f"SCORE {letter}: n" for letter in letters),
+            _schema(letters),
+        )
+        by_id = {}
+        for place, (letter, request) in enumerate(zip(letters, listed, strict=True), start=1):
+            score = CoachScore(
+                action_id=request.action.id,
+                status="abstained" if scores is None else "scored",
+                process_0_10=None if scores is None else scores[letter],
+                rationale=f"(This was reply {letter} of a comparison.)\n{rationale}",
+                prompt_hash=self._prompt.sha256,
+                position=place,
+            )
+            by_id[request.action.id] = with_replies(score, answers)
         return [by_id[request.action.id] for request in requests]
-
-    def _score(
-        self,
-        request: CoachRequest,
-        place: int,
-        scores: Mapping[str, float] | None,
-        rationale: str,
-        replies: Sequence[Reply],
-    ) -> CoachScore:
-        letter = ascii_uppercase[place]
-        score = CoachScore(
-            action_id=request.action.id,
-            status="abstained" if scores is None else "scored",
-            process_0_10=None if scores is None else scores[letter],
-            rationale=f"(This was reply {letter} of a comparison.)\n{rationale}",
-            prompt_hash=self._prompt.sha256,
-            position=place + 1,
-        )
-        return with_replies(score, replies)
 
 
 def shuffled(requests: Sequence[CoachRequest], repeat: int) -> list[CoachRequest]:
@@ -86,60 +93,28 @@ def shuffled(requests: Sequence[CoachRequest], repeat: int) -> list[CoachRequest
 def parse_scores(reply: str, letters: str) -> tuple[dict[str, float] | None, str]:
     """The score of each of `letters`, or None where the coach abstains from all; and its reasons. Raises CoachError
     where one has none or two, where another letter has one, or where more follows the last."""
-    text = own_words(reply)
-    objects = list(json_objects(text))
-    stated = [(match["name"].upper(), match["value"], match.end()) for match in last_statements(_LINE, text)]
+    text = replies.own_words(reply)
+    objects = list(replies.json_objects(text))
+    stated = replies.last_statements(_LINE, text, lambda match: f"SCORE {match['name'].upper()}")
     for fields, end in objects:
         listed = fields.get("scores")
-        stated += [(name.upper(), value, end) for name, value in listed.items()] if isinstance(listed, dict) else []
-    declined = abstentions(text, objects)
-    end = max([0, *declined, *(end for *_, end in stated)])
-    if declined:
-        if any(value is not None for _, value, _ in stated):
-            raise CoachError("the reply contradicts itself: it abstains and gives scores")
-        check_end(text, end, "verdict")
+        for name, value in listed.items() if isinstance(listed, dict) else ():
+            stated.append(replies.Statement(f"SCORE {name.upper()}", value, end, end))
+    if abstains(text, objects, stated):
         return None, text
-    scores = _scores(stated, letters)
-    check_end(text, end, "verdict")
-    rationale = objects[0][0].get("rationale") if objects and text.startswith("{") else None
-    return scores, rationale if isinstance(rationale, str) else text
-
-
-def _scores(stated: Sequence[tuple[str, Any, int]], letters: str) -> dict[str, float]:
     scores: dict[str, float] = {}
-    for name, value, _ in stated:
-        score = number_within(value, f"SCORE {name}", 0, 10)
+    for name in dict.fromkeys([*(one.key.removeprefix("SCORE ") for one in stated), *letters]):
+        score = replies.one_number(stated, f"SCORE {name}", 0, 10)
         if score is None or name not in tuple(letters):
             raise CoachError(f"a score was asked for of each of {', '.join(letters)}, and {name} is none of them")
-        if scores.setdefault(name, score) != score:
-            raise CoachError(f"the reply contradicts itself: two scores for {name}")
-    missing = [letter for letter in letters if letter not in scores]
-    if missing:
-        raise CoachError(f"the reply has no line 'SCORE {missing[0]}: n'")
-    return scores
-
-
-def _closing(letters: str) -> str:
-    lines = "\n".join(f"SCORE {letter}: <number from 0 to 10>" for letter in letters)
-    return f"""## Several replies
-Not one reply is to be scored but {len(letters)} to the same state: {", ".join(letters)}, in no particular order.
-Read all of them first, then score each by the rules above, so that better ones score higher; equal ones score the same.
-In place of the one closing line that was asked for above, end with exactly these lines:
-
-{lines}
-
-If the material does not allow any judgement, write the word ABSTAIN alone in place of these lines."""
-
-
-def _repair(letters: str) -> str:
-    lines = ", ".join(f"'SCORE {letter}: n'" for letter in letters)
-    return f"Keep your judgement and answer again with these lines alone: {lines}; or with the one word ABSTAIN."
+        scores[name] = score
+    replies.check_end(text, max(one.end for one in stated), "verdict")
+    return scores, rationale_of(text, objects)
 
 
 def _schema(letters: str) -> dict[str, Any]:
-    number = {"anyOf": [{"type": "number"}, {"type": "null"}]}
     scores = {
-        **closed_schema(dict.fromkeys(letters, number)),
+        **closed_schema(dict.fromkeys(letters, SCORE_OR_NOT)),
         "description": f"an object with the keys {', '.join(letters)}, each a number from 0 to 10, or null where you "
         "abstain",
     }

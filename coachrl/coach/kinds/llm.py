@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient, ChatRequest, Reply
 from coachrl.coach.clients.ledger import Message
-from coachrl.coach.criteria import criteria_schema, parse_criteria, parse_verdict_by_criteria, repair_words
+from coachrl.coach.criteria import criteria_schema, parse_criteria, parse_verdict_by_criteria
 from coachrl.coach.prompt_rendering import render_request, with_suggestion
 from coachrl.coach.verdict import (
     SUGGESTION_KEY,
     Verdict,
     json_instruction,
     parse_verdict,
+    repair_words,
     suggestion_in,
     verdict_schema,
 )
@@ -63,27 +64,25 @@ class PromptedCoach:
     async def close(self) -> None:
         await self._client.close()
 
-    async def _ask(
-        self, request: CoachRequest, parse: Callable[[str], Parsed], repair: str
-    ) -> tuple[Parsed, list[Reply]]:
-        """What `parse` makes of the model's reply, and the replies that it took. repair: what a model is told that is
-        not held to a schema."""
-        text = render_request(self._prompt, request, self._evidence)
-        return await self._ask_until_read(text, parse, repair, self._schema)
+    def _text(self, request: CoachRequest) -> str:
+        return render_request(self._prompt, request, self._evidence)
 
-    async def _ask_until_read(
-        self, text: str, parse: Callable[[str], Parsed], repair: str, schema: Mapping[str, Any]
+    async def _ask(
+        self, text: str, parse: Callable[[str], Parsed], repair: str, schema: Mapping[str, Any] | None = None
     ) -> tuple[Parsed, list[Reply]]:
-        """What `parse` makes of the model's reply to `text`, and the replies that it took.
+        """What `parse` makes of the model's reply to `text`, and the replies that it took. repair: what a model is told
+        that is not held to a schema. schema: another one than the coach's.
 
         Some models answer nothing where they are held to a schema. Such a model is asked in plain words, and where that
         goes well it is asked so from then on.
         """
-        asked = self._asking(text, schema)
+        asked = self._asking(text, schema or self._schema)
         if asked.schema is None:
             return await ask_until_read(self._client, asked, parse, repair)
         first = await self._client.complete(asked)
-        if not _is_empty(first):
+        # Nothing, of its own will: neither its limit nor a filter ended it.
+        is_empty = not first.text.strip() and first.finish_reason not in ("length", "content_filter")
+        if not is_empty:
             return await ask_until_read(self._client, asked, parse, _JSON_REPAIR, first)
         parsed, replies = await ask_until_read(self._client, self._in_plain_words(text), parse, repair)
         self._client.ask_in_plain_words(first.model)
@@ -108,13 +107,16 @@ class LLMCoach(PromptedCoach):
         extra = SUGGESTION_KEY if settings.suggest else None
         criteria = parse_criteria(prompt.header, prompt.name)
         self._parse = partial(parse_verdict_by_criteria, criteria=criteria) if criteria else parse_verdict
-        self._repair = repair_words(criteria) if criteria else _LINE_REPAIR
+        self._repair = _LINE_REPAIR
+        if criteria:
+            names = [one.name for one in criteria]
+            self._repair = repair_words(line for name in names for line in (f"REASON {name}: ...", f"SCORE {name}: n"))
         schema = criteria_schema(criteria, extra) if criteria else verdict_schema(extra)
         super().__init__(client, prompt, settings, schema, repeat)
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where two replies running held no verdict, and what the client raises."""
-        verdict, replies = await self._ask(request, self._parse, self._repair)
+        verdict, replies = await self._ask(self._text(request), self._parse, self._repair)
         return self._scored(request, verdict, replies)
 
     def _scored(self, request: CoachRequest, verdict: Verdict, replies: Sequence[Reply]) -> CoachScore:
@@ -176,11 +178,6 @@ def _parsed(reply: Reply, parse: Callable[[str], Parsed]) -> Parsed:
     if reply.finish_reason == "content_filter":
         raise CoachError("the reply is empty" if not reply.text else "the reply was blocked or refused")
     return parse(reply.text)
-
-
-def _is_empty(reply: Reply) -> bool:
-    """Whether a model answered nothing, of its own will."""
-    return not reply.text.strip() and reply.finish_reason not in ("length", "content_filter")
 
 
 def with_replies(score: CoachScore, replies: Sequence[Reply]) -> CoachScore:

@@ -32,7 +32,10 @@ class OwnCoach:
         self.name = path
         self._logged: set[str] = set()
         found = find_own_coach(path)
-        self._coach = _made(path, found) if isinstance(found, type) else None
+        self._coach: Any = None
+        if isinstance(found, type):
+            with user_code(f"coach '{path}' cannot be made without arguments", ConfigError):
+                self._coach = found()
         self._score: Callable[[CoachRequest], Any] = getattr(self._coach, "score", found)
         check_no_generator(self._score, f"coach '{path}'")
         check_takes(self._score, ["request"], f"coach '{path}'")
@@ -104,8 +107,3 @@ def code_of(path: str) -> str:
 
 async def _awaited(given: Any) -> Any:
     return await given if inspect.isawaitable(given) else given
-
-
-def _made(path: str, coach_class: type[Any]) -> Any:
-    with user_code(f"coach '{path}' cannot be made without arguments", ConfigError):
-        return coach_class()

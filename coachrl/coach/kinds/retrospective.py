@@ -17,7 +17,8 @@ from coachrl.coach import replies
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.clients.base import ChatClient
 from coachrl.coach.kinds.llm import PromptedCoach, with_replies
-from coachrl.coach.verdict import closed_schema
+from coachrl.coach.replies import Statement
+from coachrl.coach.verdict import ABSTAIN_KEY, closed_schema
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
 from coachrl.prompts import Prompt
@@ -34,7 +35,7 @@ _SCHEMA: Mapping[str, Any] = {
         "description": "this action's share of the outcome, a number from -10 to 10, or null where you abstain",
     },
     "residual": {"type": "string", "description": "what is left to be explained by earlier actions, with its points"},
-    "abstain": {"type": "boolean", "description": "true where the material does not allow any judgement"},
+    **ABSTAIN_KEY,
 }
 _REPAIR = (
     "Keep your judgement and answer again with two lines alone, 'CONTRIBUTION: n', n being one number from -10 to 10 "
@@ -60,7 +61,7 @@ class RetrospectiveCoach(PromptedCoach):
     async def score(self, request: CoachRequest) -> CoachScore:
         """The contribution and the residual of `request.action`; its process score is None. Raises CoachError where two
         replies running held no attribution, and what the client raises."""
-        attribution, replies = await self._ask(request, parse_attribution, _REPAIR)
+        attribution, replies = await self._ask(self._text(request), parse_attribution, _REPAIR)
         score = CoachScore(
             request.action.id,
             "abstained" if attribution.contribution is None else "scored",
@@ -72,15 +73,6 @@ class RetrospectiveCoach(PromptedCoach):
         return with_replies(score, replies)
 
 
-@dataclass(frozen=True)
-class _Statement:
-    """What a reply states of one of the two, and where."""
-
-    value: Any
-    start: int
-    end: int
-
-
 def parse_attribution(reply: str) -> Attribution:
     """The attribution that `reply` states, in its two lines or as a JSON object. As strict as `parse_verdict`: raises
     CoachError where there is not exactly one contribution from -10 to 10, no residual, or where the two do not stand
@@ -88,43 +80,39 @@ def parse_attribution(reply: str) -> Attribution:
     text = replies.own_words(reply)
     objects = list(replies.json_objects(text))
     contributions, residuals = _contributions(text, objects), _residuals(text, objects)
-    if not contributions:
-        raise CoachError("the reply has no line 'CONTRIBUTION: n'")
-    given = {replies.number_within(stated.value, "CONTRIBUTION", -LIMIT, LIMIT) for stated in contributions}
-    if len(given) > 1:
-        raise CoachError("the reply contradicts itself: it states two contributions")
-    contribution, residual = given.pop(), residuals[-1].value if residuals else ""
+    contribution = replies.one_number(contributions, "CONTRIBUTION", -LIMIT, LIMIT)
+    residual = residuals[-1].value if residuals else ""
     if contribution is not None and not residual:
         raise CoachError("the reply has no line 'RESIDUAL: ...' that says what earlier actions are left to explain")
-    first, *_, last = sorted([contributions[-1], *(residuals or contributions)[-1:]], key=lambda stated: stated.start)
-    replies.check_end(text[: last.start], first.end, "attribution")
-    replies.check_end(text, last.end, "attribution")
+    # The two stand together, in whatever order, at the end of the reply.
+    final = sorted([contributions[-1], *residuals[-1:]], key=lambda stated: stated.start)
+    replies.check_end(text[: final[-1].start], final[0].end, "attribution")
+    replies.check_end(text, final[-1].end, "attribution")
     return Attribution(contribution, residual, text)
 
 
-def _contributions(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[_Statement]:
+def _contributions(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[Statement]:
     """In the order in which they stand."""
-    found = [
-        _Statement(match["value"], match.start(), match.end()) for match in replies.last_statements(_CONTRIBUTION, text)
-    ]
+    found = replies.last_statements(_CONTRIBUTION, text, lambda _: "CONTRIBUTION")
     for fields, end in objects:
         if fields.get("abstain") is True:
-            found.append(_Statement("ABSTAIN", end, end))
+            found.append(Statement("CONTRIBUTION", "ABSTAIN", end, end))
         elif "contribution" in fields:
-            found.append(_Statement(fields["contribution"], end, end))
+            found.append(Statement("CONTRIBUTION", fields["contribution"], end, end))
     return sorted(found, key=lambda stated: stated.start)
 
 
-def _residuals(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[_Statement]:
+def _residuals(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list[Statement]:
     """The last one that stands on a line, with its paragraph, and those of JSON objects, in the order in which they
     stand."""
     found = [
-        _Statement(fields["residual"].strip(), end, end)
+        Statement("RESIDUAL", fields["residual"].strip(), end, end)
         for fields, end in objects
         if isinstance(fields.get("residual"), str)
     ]
-    for line in replies.last_statements(_RESIDUAL, text)[-1:]:
-        follows = (_BLANK_LINE.search(text, line.end()), _CONTRIBUTION.search(text, line.end()))
+    for line in replies.last_statements(_RESIDUAL, text, lambda _: "RESIDUAL")[-1:]:
+        follows = (_BLANK_LINE.search(text, line.end), _CONTRIBUTION.search(text, line.end))
         end = min((match.start() for match in follows if match is not None), default=len(text))
-        found.append(_Statement(replies.undecorated(text[line.start("value") : end]), line.start(), end))
+        value = replies.undecorated(line.value + text[line.end : end])
+        found.append(Statement("RESIDUAL", value, line.start, end))
     return sorted((stated for stated in found if stated.value), key=lambda stated: stated.start)

@@ -10,7 +10,8 @@ A coach prompt declares them in its header, and its body shows them to the model
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,12 @@ METRICS = {
     "mae_pct_range": "MAE in % of the range of the targets",
     "mae_pct_iqr": "MAE in % of the interquartile range of the targets",
 }
-_WORDS = {"from": "and up", "below": "below", "up_to": "up to"}
+_BOUNDS: Mapping[str, tuple[Callable[[float, float], bool], str]] = {
+    "from": (operator.ge, "{} and up"),
+    "below": (operator.lt, "below {}"),
+    "up_to": (operator.le, "up to {}"),
+}
+"""How a measured value is compared with the bound, and in which words."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +58,10 @@ class Level:
     at_most: float
 
     def holds(self, measured: float) -> bool:
-        match self.bound:
-            case "from":
-                return measured >= self.value
-            case "below":
-                return measured < self.value
-            case _:
-                return measured <= self.value
+        return _BOUNDS[self.bound][0](measured, self.value)
 
     def words(self) -> str:
-        if self.bound == "from":
-            return f"{self.value:g} and up: at most {self.at_most:g}"
-        return f"{_WORDS[self.bound]} {self.value:g}: at most {self.at_most:g}"
+        return f"{_BOUNDS[self.bound][1].format(f'{self.value:g}')}: at most {self.at_most:g}"
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,8 @@ class MetricCaps:
         return next((level.at_most for level in self.levels if level.holds(measured)), self.otherwise)
 
     def words(self) -> str:
-        return "; ".join([f"{METRICS[self.metric]} {level.words()}" for level in self.levels[:1]] + self._rest())
-
-    def _rest(self) -> list[str]:
-        return [level.words() for level in self.levels[1:]] + [f"otherwise: at most {self.otherwise:g}"]
+        levels = "; ".join(level.words() for level in self.levels)
+        return f"{METRICS[self.metric]} {levels}; otherwise: at most {self.otherwise:g}"
 
 
 @dataclass(frozen=True)
@@ -132,9 +128,9 @@ def parse_caps(header: Mapping[str, Any], name: str) -> Caps:
 
 
 def _metric_caps(metric: str, entry: Any, place: str) -> MetricCaps:
-    if not isinstance(entry, dict) or "else" not in entry or not entry.keys() <= {*_WORDS, "else"}:
+    if not isinstance(entry, dict) or "else" not in entry or not entry.keys() <= {*_BOUNDS, "else"}:
         raise ConfigError(f"{place}: must read {{from: {{VALUE: SCORE, …}}, else: SCORE}}, or below, up_to for from")
-    given = {bound: entry[bound] for bound in _WORDS if bound in entry}
+    given = {bound: entry[bound] for bound in _BOUNDS if bound in entry}
     if not given or ("from" in given and len(given) > 1):
         raise ConfigError(f"{place}: 'from' (more is better), or 'below' and 'up_to' (less is better)")
     levels = []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.caps import parse_caps
 from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, part_ends, ran, same_code_failed_before
-from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, estimators_in, parses
+from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, estimators_in
+from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.tabular.features import FeatureFault, read_faults
 from coachrl.text import visible
 from coachrl.types import Action, Role
@@ -65,7 +65,7 @@ def _without_code(request: CoachRequest) -> RubricPoints:
     text, missing = visible(request.action.text), _missing_inputs(request)
     reported = [name for name in missing if _says_missing(text, name)]
     if missing and reported == missing:
-        return RubricPoints(7, 10, f"reported what upstream left out: {_owed(request, missing)}")
+        return _reported_upstream("reported", request)
     if reported:
         return RubricPoints(
             5, 10, f"reported {', '.join(reported)}, but not every missing file: {_owed(request, missing)}"
@@ -76,57 +76,53 @@ def _without_code(request: CoachRequest) -> RubricPoints:
 
 
 def _code_ran(request: CoachRequest) -> RubricPoints:
-    required, missing = request.role.required_files, _missing_outputs(request)
+    missing = _missing_outputs(request)
+    printed = bool(request.action.execution and request.action.execution.stdout.strip())
     if not missing:
-        return _all_saved(request)
+        first = request.action.turn == 0
+        said = f"{', printed a summary' if printed else ''}{', at the first attempt' if first else ''}"
+        return RubricPoints(8 + 0.5 * printed + 0.5 * first, 10, f"code ran, all required files saved{said}")
     if _reported_by_code(request):
-        return RubricPoints(
-            7, 10, f"the code reported what upstream left out: {_owed(request, _missing_inputs(request))}"
-        )
-    printed = bool(request.action.execution and request.action.execution.stdout.strip())
-    share = 1 - len(missing) / len(required)
+        return _reported_upstream("the code reported", request)
+    share = 1 - len(missing) / len(request.role.required_files)
+    names = ", ".join(missing)
     if share >= 0.5:
-        return RubricPoints(6 + share, 10, f"code ran, most required files saved, not {', '.join(missing)}")
+        return RubricPoints(6 + share, 10, f"code ran, most required files saved, not {names}")
     if share > 0:
-        return RubricPoints(5 + share, 10, f"code ran, few required files saved, not {', '.join(missing)}")
+        return RubricPoints(5 + share, 10, f"code ran, few required files saved, not {names}")
     if printed:
-        return RubricPoints(5, 10, f"code ran and looked at the data, saved nothing of {', '.join(missing)}")
-    return RubricPoints(4, 10, f"code ran, printed nothing, saved nothing of {', '.join(missing)}")
-
-
-def _all_saved(request: CoachRequest) -> RubricPoints:
-    printed = bool(request.action.execution and request.action.execution.stdout.strip())
-    first = request.action.turn == 0
-    reason = "code ran, all required files saved"
-    reason += (", printed a summary" if printed else "") + (", at the first attempt" if first else "")
-    return RubricPoints(8 + 0.5 * printed + 0.5 * first, 10, reason)
+        return RubricPoints(5, 10, f"code ran and looked at the data, saved nothing of {names}")
+    return RubricPoints(4, 10, f"code ran, printed nothing, saved nothing of {names}")
 
 
 def _code_failed(request: CoachRequest) -> RubricPoints:
-    missing = _missing_inputs(request)
     if _reported_by_code(request):
-        return RubricPoints(7, 10, f"the code reported what upstream left out: {_owed(request, missing)}")
-    blamed = _blamed_inputs(request)
-    if blamed:
-        return RubricPoints(5, 10, f"crashed on what upstream left out: {_owed(request, blamed)}; not its own fault")
-    unfit = _blamed_faults(request)
-    if unfit:
-        return RubricPoints(5, 10, f"crashed on what upstream left unfit: {_faulty(unfit)}; not its own fault")
-    if _crashed_on_unfitted(request):
-        return RubricPoints(5, 10, f"crashed on a {MODEL} that was never fitted; not its own fault")
+        return _reported_upstream("the code reported", request)
+    if cause := _cause_upstream(request):
+        return RubricPoints(5, 10, f"crashed on {cause}; not its own fault")
     how = error_line(request.action.execution)
-    if not parses(request.action.code or ""):
+    if parse_code(request.action.code or "") is None:
         return RubricPoints(4, 10, f"own bug, the code is not valid Python ({how})")
-    required = request.role.required_files
-    share = 1 - len(_missing_outputs(request)) / len(required)
+    share = 1 - len(_missing_outputs(request)) / len(request.role.required_files)
     return RubricPoints(4.5 + 0.5 * share, 10, f"own bug, the code failed ({how})")
+
+
+def _reported_upstream(who: str, request: CoachRequest) -> RubricPoints:
+    return RubricPoints(7, 10, f"{who} what upstream left out: {_owed(request, _missing_inputs(request))}")
+
+
+def _cause_upstream(request: CoachRequest) -> str:
+    """What an earlier agent left out or unfit for use, where the code crashed on that; else empty."""
+    if blamed := _blamed_inputs(request):
+        return f"what upstream left out: {_owed(request, blamed)}"
+    if unfit := _blamed_faults(request):
+        return f"what upstream left unfit: {'; '.join(map(str, unfit))}"
+    return f"a {MODEL} that was never fitted" if _crashed_on_unfitted(request) else ""
 
 
 def _deliverables_owed(request: CoachRequest) -> list[Rule]:
     """The agent that ends its part without a file which another one waits for pays, unless upstream owed it its own."""
-    if not part_ends(request) or _reported_everything(request):
-        return []
-    if _blamed_inputs(request) or _blamed_faults(request) or _crashed_on_unfitted(request):
+    if not part_ends(request) or _reported_everything(request) or _cause_upstream(request):
         return []
     waiting = [
         f"{name} (needed by {', '.join(takers)})" if takers else f"{name} (the final deliverable)"
@@ -142,7 +138,9 @@ def _unfit_outputs(request: CoachRequest) -> list[Rule]:
     faults = [fault for fault in read_faults(request.action.result) if fault.file in request.role.required_files]
     if not faults:
         return []
-    return [Cap(FILE_CAPS.of_situation("unfit_files"), f"saved what cannot be used as it is: {_faulty(faults)}")]
+    return [
+        Cap(FILE_CAPS.of_situation("unfit_files"), f"saved what cannot be used as it is: {'; '.join(map(str, faults))}")
+    ]
 
 
 def _wrong_estimator(request: CoachRequest) -> list[Rule]:
@@ -213,17 +211,10 @@ def _blamed_faults(request: CoachRequest) -> list[FeatureFault]:
         return []
     looked_at = [action.result for action in request.previous if action.result and action.role != request.role.name]
     faults = read_faults(looked_at[-1]) if looked_at else ()
-    return [f for f in faults if f.file in request.role.needed_files and f.explains(_error_message(execution.stderr))]
-
-
-def _error_message(stderr: str) -> str:
-    """The exception and what it says, which may take several lines, without the code above it."""
-    starts = [match.start() for match in _EXCEPTION.finditer(stderr)]
-    return stderr[starts[-1] :] if starts else ""
-
-
-def _faulty(faults: Sequence[FeatureFault]) -> str:
-    return "; ".join(map(str, faults))
+    # The exception and what it says, which may take several lines, without the code above it.
+    starts = [match.start() for match in _EXCEPTION.finditer(execution.stderr)]
+    message = execution.stderr[starts[-1] :] if starts else ""
+    return [fault for fault in faults if fault.file in request.role.needed_files and fault.explains(message)]
 
 
 def _reported_by_code(request: CoachRequest) -> bool:

@@ -10,7 +10,7 @@ A language model's prompt is taken at its declared caps: the highest score that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,12 +19,13 @@ from coachrl.coach.prompt_rendering import CATEGORIES
 from coachrl.coach.rubric.caps import Caps, parse_caps
 from coachrl.coach.rubric.points import total
 from coachrl.coach.rubric.rules import rubric
+from coachrl.pipelines.team.trajectory import ReadPrompt, action_of
 from coachrl.prompts import Prompt, parse_prompt
 from coachrl.seeding import generator
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.tasks.tabular.grading import SUBMISSION, TabularTruth, grade_submission, read_answers
 from coachrl.tasks.tabular.metrics import Classified, Regressed, classification_metrics, regression_metrics
-from coachrl.types import HIGHEST_SCORE, Action, Execution, Outcome, Role, Task
+from coachrl.types import HIGHEST_SCORE, Execution, Generation, Outcome, Role, Task
 
 ROWS = 1000  # of a drawn test set
 FAVOURED = 1.0  # points between task categories, from which on agents are paid for the category
@@ -128,15 +129,15 @@ def task_baselines(tasks: Iterable[Task]) -> list[Baseline]:
 
 def idle_baselines() -> list[Baseline]:
     """Replies that do nothing of use, for every category of task."""
+    nothing, only_prints, printing = "an empty reply", "code that only prints", "```python\nprint('done')\n```"
     made = []
     for category in ("classification", "regression"):
-        made.append(Baseline("an empty reply", category, "", _FAILED, ("failed", "no_code", "nothing_saved"), ""))
-        printing = "```python\nprint('done')\n```"
-        made.append(Baseline("code that only prints", category, "", _FAILED, ("failed", "nothing_saved"), printing))
+        made.append(Baseline(nothing, category, "", _FAILED, ("failed", "no_code", "nothing_saved"), ""))
+        made.append(Baseline(only_prints, category, "", _FAILED, ("failed", "nothing_saved"), printing))
     return [
         *made,
-        Baseline("an empty reply", "math", "", _WRONG, ("failed", "no_answer"), ""),
-        Baseline("code that only prints", "math", "", _WRONG, ("failed", "no_answer"), "```python\nprint(7)\n```"),
+        Baseline(nothing, "math", "", _WRONG, ("failed", "no_answer"), ""),
+        Baseline(only_prints, "math", "", _WRONG, ("failed", "no_answer"), "```python\nprint(7)\n```"),
         Baseline("a constant answer", "math", "", _WRONG, ("failed",), "\\boxed{7}"),
     ]
 
@@ -190,26 +191,11 @@ def _request(baseline: Baseline) -> CoachRequest:
     """The baseline as an action of a pipeline's last agent, with its outcome in view."""
     tabular = baseline.category != "math"
     role = _ANALYST if tabular else _VERIFIER
-    code = "print('done')\n" if tabular and baseline.text else None
-    after = (SUBMISSION,) if baseline.saved else ()
-    action = Action(
-        id="lint/0",
-        episode_id="lint",
-        index=0,
-        role=role.name,
-        policy=role.policy,
-        turn=0,
-        prompt_ids=(),
-        response_ids=(),
-        logprobs=(),
-        finish_reason="stop",
-        weights_version=0,
-        prompt_text="",
-        text=baseline.text,
-        code=code,
-        execution=Execution("ok", stdout="done", files_written=after) if code else None,
-        files_after=after,
-    )
+    action = action_of(role, 0, ReadPrompt((), ""), Generation((), (), "stop", 0), baseline.text)
+    if action.code is not None:
+        after = (SUBMISSION,) if baseline.saved else ()
+        ran = Execution("ok", stdout="done", files_written=after)
+        action = replace(action, execution=ran, files_after=after)
     task = Task("lint", baseline.category, "What is 3 times 4?", ground_truth=None if tabular else MathTruth("12"))
     return CoachRequest(task, role, (role,), action, is_last_role=True, outcome=baseline.outcome)
 

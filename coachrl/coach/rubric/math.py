@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 from coachrl.coach.base import CoachRequest
@@ -29,26 +30,19 @@ from coachrl.coach.rubric.text_features import (
     first_wrong_equation,
     last_number,
     numbers_in,
-    parses,
     same_number,
     stated_result,
 )
+from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.text import visible
 from coachrl.types import Action
 
 _FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _SHORT_OUTPUT_CHARS = 400
-_CRASH_CAP = 5.0
-_SILENT_CAP = 6.0
-_NO_BOX_CAP = 3.0
-_WRONG_CAP = 4.0
 _WRONG_STEP_CAP = 4.0
 _DEPARTURE_CAP = 4.0
 _NUMBERS_OF_A_CHAIN = 3
-_WRONG_FINAL_CAP = 3.0
-_TAKEN_OVER_CAP = 5.0
-_WRONG_AND_CONTRARY_CAP = 1.5
 
 
 def draft_rules(request: CoachRequest) -> list[Rule]:
@@ -66,12 +60,7 @@ def draft_rules(request: CoachRequest) -> list[Rule]:
 
 def argument_rules(request: CoachRequest) -> list[Rule]:
     """An agent that argues for an answer which others read, or vote on."""
-    boxed = boxed_answers(visible(request.action.text))
-    if len(set(boxed)) == 1 and boxed[0]:
-        return [*draft_rules(request), RubricPoints(2, 2, f"one boxed answer: {boxed[0][:60]}")]
-    if boxed:
-        return [*draft_rules(request), RubricPoints(1, 2, f"{len(boxed)} boxed answers that differ or are empty")]
-    return [*draft_rules(request), RubricPoints(0, 2, "no boxed answer"), Cap(_NO_BOX_CAP, "no boxed answer")]
+    return [*draft_rules(request), *_one_box(boxed_answers(visible(request.action.text)), of=2, cap=3.0)]
 
 
 def code_rules(request: CoachRequest) -> list[Rule]:
@@ -79,19 +68,25 @@ def code_rules(request: CoachRequest) -> list[Rule]:
     action = request.action
     if action.code is None:
         return _without_code(request)
-    rules: list[Rule] = [_block(action), _valid(action.code), _ran(action), _printed(action)]
-    rules.append(all_or_none(computes(action.code), 2, "the code computes", "the code only states a constant"))
+    valid = parse_code(action.code) is not None
+    rules: list[Rule] = [
+        _block(action),
+        all_or_none(valid, 1, "valid Python", "not valid Python"),
+        all_or_none(ran(action.execution), 2, "ran without error", error_line(action.execution)),
+        _printed(action),
+        all_or_none(computes(action.code), 2, "the code computes", "the code only states a constant"),
+    ]
     known = request.task.prompt + "\n" + "\n".join(visible(earlier.text) for earlier in request.previous)
     if numbers_in(known):
         rules.append(_grounded_code(action.code, known))
     rules += _follows_draft(request)
     rules += cut(request)
-    if not parses(action.code):
+    if not valid:
         rules.append(Cap(3, "the code is not valid Python"))
     elif not ran(action.execution):
-        rules.append(Cap(_CRASH_CAP, "tried, but the code failed"))
+        rules.append(Cap(5.0, "tried, but the code failed"))
     elif not action.execution.stdout.strip():
-        rules.append(Cap(_SILENT_CAP, "printed nothing, so no result reaches the next agent"))
+        rules.append(Cap(6.0, "printed nothing, so no result reaches the next agent"))
     if same_code_failed_before(request):
         rules.append(Cap(1, "ran the same failing code again"))
     if ran(action.execution):
@@ -108,16 +103,20 @@ def answer_rules(request: CoachRequest) -> list[Rule]:
     if not asks_for_box(request):
         return rules
     boxed = boxed_answers(text)
-    if len(set(boxed)) == 1 and boxed[0]:
-        rules.append(RubricPoints(1, 1, f"one boxed answer: {boxed[0][:60]}"))
-    elif boxed:
-        rules.append(RubricPoints(0.5, 1, f"{len(boxed)} boxed answers that differ or are empty"))
-    else:
-        rules += [RubricPoints(0, 1, "no boxed answer"), Cap(1, "no boxed answer")]
+    rules += _one_box(boxed, of=1, cap=1)
     if boxed:
-        rules.append(_nothing_after_box(text))
+        goes_on = bool(after_last_box(text).strip(" \t\n.$*)]"))
+        rules.append(all_or_none(not goes_on, 1, "nothing follows the answer", "goes on after the answer"))
         rules += _consistent(request, boxed[-1])
     return rules
+
+
+def _one_box(boxed: Sequence[str], of: float, cap: float) -> list[Rule]:
+    if len(set(boxed)) == 1 and boxed[0]:
+        return [RubricPoints(of, of, f"one boxed answer: {boxed[0][:60]}")]
+    if boxed:
+        return [RubricPoints(of / 2, of, f"{len(boxed)} boxed answers that differ or are empty")]
+    return [RubricPoints(0, of, "no boxed answer"), Cap(cap, "no boxed answer")]
 
 
 def _length(request: CoachRequest) -> list[Rule]:
@@ -178,8 +177,8 @@ def _covers(text: str, problem: str) -> RubricPoints:
 def _without_code(request: CoachRequest) -> list[Rule]:
     """No block: a closing report after code that ran is fine; before that it leaves the job undone."""
     text = visible(request.action.text)
-    own = [earlier for earlier in request.previous if earlier.role == request.role.name and earlier.execution]
-    printed = next((a.execution.stdout for a in reversed(own) if ran(a.execution)), None)
+    own = [earlier for earlier in _own_before(request) if earlier.execution is not None]
+    printed = _last_output(own)
     if not text:
         return [RubricPoints(0, 10, "empty reply")]
     if printed is None:
@@ -189,11 +188,8 @@ def _without_code(request: CoachRequest) -> list[Rule]:
     rules: list[Rule] = [*_length(request), RubricPoints(2, 2, "closed its part after code that ran")]
     if result is not None:
         reports = same_number(answer_of(text), result) or same_number(last_number(text), result)
-        rules.append(
-            RubricPoints(7, 7, "reports what the code printed")
-            if reports
-            else RubricPoints(2, 7, "does not report what the code printed")
-        )
+        points = 7 if reports else 2
+        rules.append(RubricPoints(points, 7, f"{'reports' if reports else 'does not report'} what the code printed"))
         if not reports and last_number(text) is not None and _takes_several_steps(request.task.prompt):
             rules.append(Cap(_DEPARTURE_CAP, "reports another number than its code printed"))
     return rules + _own_answer(request, answer_of(text))
@@ -204,14 +200,6 @@ def _block(action: Action) -> RubricPoints:
     if fences == 2:
         return RubricPoints(2, 2, "one closed code block")
     return RubricPoints(1, 2, "several code blocks" if fences % 2 == 0 else "a code block that is never closed")
-
-
-def _valid(code: str) -> RubricPoints:
-    return all_or_none(parses(code), 1, "valid Python", "not valid Python")
-
-
-def _ran(action: Action) -> RubricPoints:
-    return all_or_none(ran(action.execution), 2, "ran without error", error_line(action.execution))
 
 
 def _printed(action: Action) -> RubricPoints:
@@ -234,7 +222,7 @@ def _grounded_code(code: str, known: str) -> RubricPoints:
 
 def _follows_draft(request: CoachRequest) -> list[Rule]:
     """Does the code print the result that the draft ends in? It may depart from one that is known to be wrong."""
-    value, execution = _draft_value(request), request.action.execution
+    value, execution = stated_result(_draft(request)), request.action.execution
     if value is None or not ran(execution):
         return []
     printed = last_number(execution.stdout)
@@ -263,11 +251,6 @@ def _draft(request: CoachRequest) -> str:
     return ""
 
 
-def _draft_value(request: CoachRequest) -> Fraction | None:
-    """The result that the last text of another agent ends in."""
-    return stated_result(_draft(request))
-
-
 def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
     """With ground truth for every agent: is this agent's own result the reference answer?
 
@@ -280,11 +263,11 @@ def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
         return []
     if same_number(value, reference):
         return [RubricPoints(1, 1, "its result is the reference answer")]
-    if request.action.code is None and same_number(value, _printed_by_itself(request)):
+    if request.action.code is None and same_number(value, last_number(_last_output(_own_before(request)) or "")):
         return [Cap(7, "its result is not the reference answer, but it is what its code printed")]
-    if same_number(value, _draft_value(request)):
+    if same_number(value, stated_result(_draft(request))):
         return [Cap(7, "its result is not the reference answer, but it is what the draft comes to")]
-    return [Cap(_WRONG_CAP, "its result is not the reference answer")]
+    return [Cap(4.0, "its result is not the reference answer")]
 
 
 def _reference(request: CoachRequest) -> Fraction | None:
@@ -301,8 +284,8 @@ def _correct(request: CoachRequest) -> list[Rule]:
         return [RubricPoints(6, 6, "the final answer is correct")]
     why = outcome.reason or "the final answer is wrong"
     if _takes_over(request):
-        return [RubricPoints(2, 6, f"{why}, as it was handed on"), Cap(_TAKEN_OVER_CAP, why)]
-    return [RubricPoints(0, 6, why), Cap(_WRONG_FINAL_CAP, why)]
+        return [RubricPoints(2, 6, f"{why}, as it was handed on"), Cap(5.0, why)]
+    return [RubricPoints(0, 6, why), Cap(3.0, why)]
 
 
 def _takes_over(request: CoachRequest) -> bool:
@@ -321,11 +304,6 @@ def asks_for_box(request: CoachRequest) -> bool:
     return any("\\boxed" in text for text in shown)
 
 
-def _nothing_after_box(text: str) -> RubricPoints:
-    goes_on = bool(after_last_box(text).strip(" \t\n.$*)]"))
-    return all_or_none(not goes_on, 1, "nothing follows the answer", "goes on after the answer")
-
-
 def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
     """Agreement with what the code upstream printed. Overruling it earns the same where that made the answer right."""
     result = _printed_before(request)
@@ -337,17 +315,19 @@ def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
         return [RubricPoints(1, 1, "rightly overruled what the code printed")]
     contradicts: list[Rule] = [RubricPoints(0, 1, "contradicts what the code printed")]
     if request.outcome is not None and not _takes_over(request):
-        contradicts.append(Cap(_WRONG_AND_CONTRARY_CAP, "wrong, and against what the code printed"))
+        contradicts.append(Cap(1.5, "wrong, and against what the code printed"))
     return contradicts
-
-
-def _printed_by_itself(request: CoachRequest) -> Fraction | None:
-    """The number that this agent's last code which ran came to."""
-    own = [earlier for earlier in request.previous if earlier.role == request.role.name]
-    return next((last_number(a.execution.stdout) for a in reversed(own) if ran(a.execution)), None)
 
 
 def _printed_before(request: CoachRequest) -> Fraction | None:
     """The number that the last code which ran came to."""
-    printed = next((a.execution.stdout for a in reversed(request.previous) if ran(a.execution)), "")
-    return last_number(printed)
+    return last_number(_last_output(request.previous) or "")
+
+
+def _own_before(request: CoachRequest) -> list[Action]:
+    return [earlier for earlier in request.previous if earlier.role == request.role.name]
+
+
+def _last_output(actions: Sequence[Action]) -> str | None:
+    """What the last code that ran has printed; None where none did."""
+    return next((a.execution.stdout for a in reversed(actions) if ran(a.execution)), None)

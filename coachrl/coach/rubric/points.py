@@ -10,8 +10,6 @@ from coachrl.coach.base import CoachRequest
 from coachrl.pipelines.parts import part_is_done, turn_in_part
 from coachrl.types import HIGHEST_SCORE, Execution
 
-_CUT_CAP = 4.0
-
 
 @dataclass(frozen=True)
 class RubricPoints:
@@ -47,7 +45,7 @@ def cut(request: CoachRequest) -> list[Cap]:
     """The cap of a reply that its length limit cut off."""
     if request.action.finish_reason != "length":
         return []
-    return [Cap(_CUT_CAP, f"cut at {request.role.max_new_tokens} tokens")]
+    return [Cap(4.0, f"cut at {request.role.max_new_tokens} tokens")]
 
 
 def total(rules: Sequence[Rule]) -> tuple[float, str]:

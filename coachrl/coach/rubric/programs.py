@@ -20,8 +20,6 @@ from coachrl.text import visible, written_code
 _FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _ENOUGH_TESTS = 4
 _NO_CODE_CAP = 2.0
-_IDLE_CAP = 3.0
-_FAILED_CAP = 3.0
 _CONTRARY_CAP = 4.0
 
 
@@ -67,7 +65,7 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
         share = _checked(request, "tests", outcome.metrics.get("tests_passed", float(outcome.success)))
         rules.append(RubricPoints(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
         if share < 1 or (request.action.reward is None and not outcome.success):
-            rules.append(Cap(_FAILED_CAP + 3 * share, "the program fails some tests"))
+            rules.append(Cap(3.0 + 3 * share, "the program fails some tests"))
     return rules
 
 
@@ -108,7 +106,7 @@ def _tests(code: str, entry_point: str) -> list[Rule]:
         ),
         RubricPoints(min(1.0, distinct / _ENOUGH_TESTS), 1, f"{distinct} different assertions"),
     ]
-    return rules if calling else [*rules, Cap(_IDLE_CAP, f"no assertion calls {entry_point}")]
+    return rules if calling else [*rules, Cap(3.0, f"no assertion calls {entry_point}")]
 
 
 def _right_tests(request: CoachRequest, code: str) -> list[Rule]:

@@ -84,11 +84,8 @@ def rubric(request: CoachRequest) -> list[Rule]:
         return code_rules(request)
     if is_programming(request):
         return program_rules(request)
-    if request.is_last_role and not _has_peers(request):
+    # Which of a debate's agents comes last tells nothing: they all have the same prompt.
+    same_prompt = [role for role in request.team if role.prompt.sha256 == request.role.prompt.sha256]
+    if request.is_last_role and len(same_prompt) <= 1:
         return answer_rules(request)
     return argument_rules(request) if asks_for_box(request) else draft_rules(request)
-
-
-def _has_peers(request: CoachRequest) -> bool:
-    """Whether others have the same prompt: which of a debate's agents comes last tells nothing."""
-    return sum(role.prompt.sha256 == request.role.prompt.sha256 for role in request.team) > 1

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import islice, pairwise
 
+from coachrl.tasks.code.cooperation import parse_code
+
 _NUMBER = re.compile(r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])", re.ASCII)
 _SIGNED = re.compile(r"(?<![\w.)])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
 _EXPRESSION = re.compile(r"[-(\d][\d\s.+\-*/()]*", re.ASCII)
@@ -197,25 +199,12 @@ def _value(node: ast.expr) -> Fraction:
 
 def computes(code: str) -> bool:
     """Whether `code` works something out: an operator, or a call other than ``print`` of what is already a constant."""
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    for node in ast.walk(tree):
-        if isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare | ast.For | ast.While):
-            return True
-        if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id == "print"):
-            return True
-    return False
-
-
-def parses(code: str) -> bool:
-    """Whether `code` is Python at all."""
-    try:
-        ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    tree = parse_code(code)
+    return tree is not None and any(
+        isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare | ast.For | ast.While)
+        or (isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id == "print"))
+        for node in ast.walk(tree)
+    )
 
 
 def estimators_in(code: str) -> dict[str, tuple[str, ...]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply
+from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply, ToolChoice
 from coachrl.parsing import parse_json
 from coachrl.text import nearest, one_line
 
@@ -30,7 +31,8 @@ _WORDS = re.compile(rf"\s*\S{{1,{PIECE}}}|\s+")
 class Exchange(Protocol):
     """One request that was read, and how its answer is written."""
 
-    call: Call
+    @property
+    def call(self) -> Call: ...
 
     def body(self, replies: Sequence[Reply]) -> dict[str, Any]:
         """The whole answer."""
@@ -45,16 +47,12 @@ class Exchange(Protocol):
         ...
 
 
-class Wire(Protocol):
-    """A provider's way to write: how a request is read, and how an error looks."""
+@dataclass(frozen=True)
+class Wire:
+    """A provider's way to write: how a request is read, which raises BadRequest, and how an error looks."""
 
-    @staticmethod
-    def read(body: Any) -> Exchange:
-        """Raises BadRequest."""
-        ...
-
-    @staticmethod
-    def error(error: CallError) -> dict[str, Any]: ...
+    read: Callable[[Any], Exchange]
+    error: Callable[[CallError], dict[str, Any]]
 
 
 Item = TypeVar("Item")
@@ -85,8 +83,8 @@ class Function(Part):
     parameters: dict[str, Any] | None = None
 
 
-class Drawing(Part):
-    """How replies are drawn, where every format has the same fields."""
+class CommonFields(Part):
+    """The fields that every format has: who is asked, and how replies are sampled."""
 
     model: str = Field(min_length=1)
     temperature: float | None = Field(None, ge=0, le=2)
@@ -168,14 +166,6 @@ def is_json(value: Any) -> bool:
     return True
 
 
-def known_function(name: str, tools: Sequence[Mapping[str, Any]]) -> str:
-    """`name`, where one of the tools is called so. Raises BadRequest."""
-    names = [str(tool["function"]["name"]) for tool in tools]
-    if name not in names:
-        raise refuse("tool_choice", f"no tool is called {one_line(name)!r}{nearest(name, names)}")
-    return name
-
-
 def asked_function(id_: str, name: str, arguments: Any) -> dict[str, Any]:
     """A function that an earlier reply asked for, as chat templates take it."""
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -197,11 +187,33 @@ def check_stops(stops: Sequence[str], field: str) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def check_tools(call: Call) -> Call:
-    """Raises BadRequest where a tool must be called, and there is none."""
-    if call.tool_choice == "required" and not call.tools:
+def call_of(
+    given: CommonFields,
+    messages: Iterable[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    choice: ToolChoice,
+    named: str | None,
+    **fields: Any,
+) -> Call:
+    """The call that a body asks for. named: the one tool that must be called. fields: what not every format has.
+
+    Raises BadRequest where a tool must be called, and there is none, or none of that name."""
+    names = [str(tool["function"]["name"]) for tool in tools]
+    if named is not None and named not in names:
+        raise refuse("tool_choice", f"no tool is called {one_line(named)!r}{nearest(named, names)}")
+    if choice == "required" and not tools:
         raise refuse("tool_choice", "a tool is required, and there are no tools")
-    return call
+    return Call(
+        role=given.model,
+        messages=tuple(messages),
+        tools=tuple(tools),
+        tool_choice=choice,
+        tool_name=named or "",
+        temperature=given.temperature,
+        top_p=given.top_p,
+        stream=bool(given.stream),
+        **fields,
+    )
 
 
 def rest_of(text: str, sent: str) -> str:

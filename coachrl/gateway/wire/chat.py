@@ -11,9 +11,7 @@ from pydantic import Field
 
 from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
-from coachrl.gateway.wire.base import MOST_REPLIES, Content, Drawing, Each, Function, Part
-
-error = base.openai_error
+from coachrl.gateway.wire.base import MOST_REPLIES, CommonFields, Content, Each, Function, Part
 
 # Value that asks for nothing, by field.
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -56,20 +54,16 @@ class _Tool(Part):
     function: Function
 
 
-class _Named(Part):
-    name: str
-
-
 class _NamedTool(Part):
     type: Literal["function"]
-    function: _Named
+    function: Function
 
 
 class _StreamOptions(Part):
     include_usage: bool | None = None
 
 
-class _Body(Drawing):
+class _Body(CommonFields):
     messages: Each[_Message] = Field(min_length=1)
     n: int | None = Field(None, ge=1, le=MOST_REPLIES)
     stop: str | Each[str] | None = None
@@ -91,25 +85,21 @@ def read(body: Any) -> ChatExchange:
         base.function_schema(tool.function, f"tools[{place}].function") for place, tool in enumerate(given.tools or ())
     )
     choice = given.tool_choice or "auto"
-    named = base.known_function(choice.function.name, tools) if isinstance(choice, _NamedTool) else ""
-    call = Call(
-        role=given.model,
-        messages=tuple(_message(message, f"messages[{place}]") for place, message in enumerate(given.messages)),
-        tools=tools,
-        tool_choice="required" if isinstance(choice, _NamedTool) else choice,
-        tool_name=named,
+    call = base.call_of(
+        given,
+        [_message(message, f"messages[{place}]") for place, message in enumerate(given.messages)],
+        tools,
+        choice="required" if isinstance(choice, _NamedTool) else choice,
+        named=choice.function.name if isinstance(choice, _NamedTool) else None,
         parallel_tool_calls=given.parallel_tool_calls is not False,
         n=given.n or 1,
         stop=base.check_stops([given.stop] if isinstance(given.stop, str) else given.stop or (), "stop"),
         seed=given.seed,
         max_tokens=given.max_completion_tokens or given.max_tokens,
-        temperature=given.temperature,
-        top_p=given.top_p,
         logprobs=bool(given.logprobs),
-        stream=bool(given.stream),
     )
     options = given.stream_options
-    return ChatExchange(base.check_tools(call), sends_usage=options is not None and options.include_usage is True)
+    return ChatExchange(call, sends_usage=options is not None and options.include_usage is True)
 
 
 def _message(message: _Message, field: str) -> dict[str, Any]:

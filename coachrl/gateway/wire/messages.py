@@ -10,7 +10,7 @@ from pydantic import Field
 
 from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
-from coachrl.gateway.wire.base import Block, Drawing, Each, Function, Part
+from coachrl.gateway.wire.base import Block, CommonFields, Each, Function, Part
 
 _REFUSED: dict[str, tuple[Any, ...]] = {"top_k": (), "container": (), "mcp_servers": ([],), "output_format": ()}
 _STOP_REASON = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -37,10 +37,8 @@ class _Message(Part):
     content: str | Each[_Block]
 
 
-class _Tool(Part):
-    name: str
-    description: str | None = None
-    input_schema: dict[str, Any] | None = None
+class _Tool(Function):
+    parameters: dict[str, Any] | None = Field(None, alias="input_schema")
     type: str | None = None
 
 
@@ -54,7 +52,7 @@ class _OutputConfig(Part):
     format: Any = None
 
 
-class _Body(Drawing):
+class _Body(CommonFields):
     max_tokens: int = Field(ge=1, le=base.MOST_TOKENS)
     messages: Each[_Message] = Field(min_length=1)
     system: str | Each[Block] | None = None
@@ -87,28 +85,23 @@ def read(body: Any) -> MessagesExchange:
     messages = [{"role": "system", "content": system}] if system else []
     for place, message in enumerate(given.messages):
         messages += _messages(message, f"messages[{place}].content")
-    call = Call(
-        role=given.model,
-        messages=tuple(messages),
-        tools=tools,
-        tool_choice=_CHOICE[choice.type],
-        tool_name=base.known_function(choice.name or "", tools) if choice.type == "tool" else "",
+    call = base.call_of(
+        given,
+        messages,
+        tools,
+        choice=_CHOICE[choice.type],
+        named=choice.name if choice.type == "tool" else None,
         parallel_tool_calls=choice.disable_parallel_tool_use is not True,
         stop=base.check_stops(given.stop_sequences or (), "stop_sequences"),
         max_tokens=given.max_tokens,
-        temperature=given.temperature,
-        top_p=given.top_p,
-        stream=bool(given.stream),
     )
-    return MessagesExchange(base.check_tools(call))
+    return MessagesExchange(call)
 
 
 def _tool(tool: _Tool, field: str) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
         raise base.refuse(f"{field}.type", "the provider's own tools are not here: give functions of the app")
-    return base.function_schema(
-        Function(name=tool.name, description=tool.description, parameters=tool.input_schema), f"{field}.name"
-    )
+    return base.function_schema(tool, f"{field}.name")
 
 
 def _messages(message: _Message, field: str) -> list[dict[str, Any]]:

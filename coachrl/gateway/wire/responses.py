@@ -12,9 +12,7 @@ from pydantic import Field
 
 from coachrl.gateway.calls import Call, Piece, Reply, ToolChoice
 from coachrl.gateway.wire import base
-from coachrl.gateway.wire.base import Block, Content, Drawing, Each, Function, Part
-
-error = base.openai_error
+from coachrl.gateway.wire.base import Block, CommonFields, Content, Each, Function, Part
 
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "background": (False,),
@@ -58,7 +56,7 @@ class _Text(Part):
     format: _Format | None = None
 
 
-class _Body(Drawing):
+class _Body(CommonFields):
     input: str | Each[_Item]
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1, le=base.MOST_TOKENS)
@@ -81,21 +79,17 @@ def read(body: Any) -> ResponsesExchange:
         raise base.refuse("text.format", "replies are not held to a form here; leave it out")
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given.tools or ()))
     choice = given.tool_choice or "auto"
-    named = base.known_function(choice.name, tools) if isinstance(choice, _NamedTool) else ""
-    call = Call(
-        role=given.model,
-        messages=tuple(_messages(given)),
-        tools=tools,
-        tool_choice="required" if isinstance(choice, _NamedTool) else choice,
-        tool_name=named,
+    call = base.call_of(
+        given,
+        _messages(given),
+        tools,
+        choice="required" if isinstance(choice, _NamedTool) else choice,
+        named=choice.name if isinstance(choice, _NamedTool) else None,
         parallel_tool_calls=given.parallel_tool_calls is not False,
         max_tokens=given.max_output_tokens,
-        temperature=given.temperature,
-        top_p=given.top_p,
         logprobs="message.output_text.logprobs" in (given.include or ()),
-        stream=bool(given.stream),
     )
-    return ResponsesExchange(base.check_tools(call), given.instructions, given.metadata or {})
+    return ResponsesExchange(call, given.instructions, given.metadata or {})
 
 
 def _tool(tool: _Tool, field: str) -> dict[str, Any]:
@@ -230,7 +224,8 @@ class ResponsesExchange:
         status = "incomplete" if reply.finish_reason == "length" else "completed"
         items: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
-            items.append(self._message(reply.text, status, self._logprobs(reply)))
+            logprobs = base.token_logprobs(reply, []) if self.call.logprobs else []
+            items.append(self._message(reply.text, status, logprobs))
         for asked in reply.tool_calls:
             written = {"call_id": asked.id, "name": asked.name, "arguments": base.arguments_text(asked.arguments)}
             items.append({"type": "function_call", "id": base.unique("fc_"), **written, "status": status})
@@ -240,9 +235,6 @@ class ResponsesExchange:
         part = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
         head = {"type": "message", "id": self.message_id, "role": "assistant"}
         return {**head, "status": status, "content": [part]}
-
-    def _logprobs(self, reply: Reply) -> list[dict[str, Any]]:
-        return base.token_logprobs(reply, []) if self.call.logprobs else []
 
 
 def _item_events(index: int, item: dict[str, Any], sent: str) -> Iterator[_Event]:
@@ -258,7 +250,11 @@ def _item_events(index: int, item: dict[str, Any], sent: str) -> Iterator[_Event
         yield "response.content_part.done", {**where, "part": part}
     else:
         yield _added(index, {**item, "arguments": ""})
-        yield from _argument_events({"output_index": index, "item_id": item["id"]}, item)
+        where = {"output_index": index, "item_id": item["id"]}
+        for piece in base.pieces(item["arguments"]):
+            yield "response.function_call_arguments.delta", {**where, "delta": piece}
+        done = {"name": item["name"], "arguments": item["arguments"]}
+        yield "response.function_call_arguments.done", {**where, **done}
     yield "response.output_item.done", {"output_index": index, "item": item}
 
 
@@ -278,10 +274,3 @@ def _opened_message(index: int, item: dict[str, Any]) -> Iterator[_Event]:
 def _text_delta(index: int, item_id: str, text: str) -> _Event:
     where = {"output_index": index, "item_id": item_id, "content_index": 0}
     return "response.output_text.delta", {**where, "delta": text, "logprobs": []}
-
-
-def _argument_events(place: dict[str, Any], item: dict[str, Any]) -> Iterator[_Event]:
-    for piece in base.pieces(item["arguments"]):
-        yield "response.function_call_arguments.delta", {**place, "delta": piece}
-    done = {"name": item["name"], "arguments": item["arguments"]}
-    yield "response.function_call_arguments.done", {**place, **done}

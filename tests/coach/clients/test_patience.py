@@ -3,58 +3,93 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
+import virtual_time
 from chat_clients import ask
 
-from coachrl.coach.clients.base import ChatRequest, Reply, TransientCoachError
+from coachrl.coach.clients.base import ChatRequest, CoachUnreachable, Provider, Reply, TransientCoachError
 from coachrl.coach.clients.budget import Budget, Price, spent_in
 from coachrl.coach.clients.cache import ReplyCache
 from coachrl.coach.clients.ledger import Call, Ledger, Message
-from coachrl.coach.clients.rate_limits import RateLimiter
-from coachrl.coach.clients.retrying import FallbackClient, _likely_tokens, _Patience
+from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, RateLimiter
+from coachrl.coach.clients.retrying import FallbackClient, RetryingClient, SharedState, _likely_tokens
 from coachrl.config import CoachConfig
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 from coachrl.types import Usage
 
-
-def patience(most_s: float = 1e9, **settings: float) -> _Patience:
-    made = _Patience(CoachConfig(**{"max_attempts": 9, "give_up_after_s": 1000.0, **settings}), 0.5, most_s)
-    assert not made.begun
-    made.begin()
-    assert made.begun
-    return made
-
-
-def waits(made: _Patience, *errors: TransientCoachError) -> list[float]:
-    return [made.backoff_s(error) for error in errors]
-
-
 BROKEN, THROTTLED = TransientCoachError("broken"), TransientCoachError("too many", 3.0, throttled=True)
 
 
-async def test_each_wait_is_twice_the_last_one_up_to_half_a_minute_and_no_shorter_than_was_asked() -> None:
-    assert waits(patience(), *[BROKEN] * 8) == [0.5, 1, 2, 4, 8, 16, 30, 30]
+class Failing(Provider):
+    """Each call raises the next of `errors`. at_s: when the calls came."""
+
+    structured = calls_functions = False
+    options: Mapping[str, object] = MappingProxyType({})
+
+    def __init__(self, errors: Sequence[TransientCoachError], **settings: float) -> None:
+        super().__init__("failing", None, CoachConfig(**{"max_attempts": 9, "give_up_after_s": 1000.0, **settings}))
+        self._errors = iter(errors)
+        self.at_s: list[float] = []
+
+    @property
+    def waits_s(self) -> list[float]:
+        return [later - earlier for earlier, later in pairwise(self.at_s)]
+
+    async def close(self) -> None: ...
+
+    async def _answer(self, request: ChatRequest) -> Any:
+        self.at_s.append(asyncio.get_running_loop().time())
+        raise next(self._errors)
+
+    def _read(self, answer: Any, request: ChatRequest) -> Reply:
+        raise NotImplementedError
+
+    def _explained(self, error: Exception) -> CoachError | None:
+        return None
+
+
+def tried(*errors: TransientCoachError, check: bool = False, **settings: float) -> tuple[Failing, CoachError]:
+    """A provider that was asked until the call was given up, and the error that it was given up with."""
+    provider = Failing(errors, **settings)
+
+    async def main() -> CoachError:
+        shared = SharedState(ConcurrencyLimiter(1), RateLimiter(None, None))
+        client = RetryingClient(provider, None, shared, Budget(), None, first_wait_s=0.5)
+        with pytest.raises(CoachError) as caught:
+            await (client.check(ask()) if check else client.complete(ask()))
+        return caught.value
+
+    return provider, virtual_time.run(main())
+
+
+def test_each_wait_is_twice_the_last_one_up_to_half_a_minute_and_no_shorter_than_was_asked() -> None:
+    provider, _ = tried(*[BROKEN] * 9)
+    assert provider.waits_s == [0.5, 1, 2, 4, 8, 16, 30, 30]
     asked = TransientCoachError("broken", 1.5)
-    assert waits(patience(), asked, asked, asked) == [1.5, 1.5, 2]
+    provider, _ = tried(asked, asked, asked, asked, max_attempts=4)
+    assert provider.waits_s == [1.5, 1.5, 2]
 
 
-async def test_failures_use_up_attempts_and_refusals_time_alone() -> None:
-    made = patience(max_attempts=3)
-    assert waits(made, BROKEN, THROTTLED, THROTTLED, THROTTLED, BROKEN) == [0.5, 0, 0, 0, 1]
-    with pytest.raises(TransientCoachError, match="broken"):
-        made.backoff_s(BROKEN)
-    with pytest.raises(TransientCoachError):
-        patience(max_attempts=1).backoff_s(BROKEN)
+def test_failures_use_up_attempts_and_refusals_time_alone() -> None:
+    provider, error = tried(BROKEN, THROTTLED, THROTTLED, THROTTLED, BROKEN, BROKEN, max_attempts=3)
+    assert len(provider.at_s) == 6 and str(error) == "broken"
+    assert provider.waits_s[0] == 0.5 and all(wait_s >= 3 for wait_s in provider.waits_s[1:4])
+    provider, _ = tried(BROKEN, max_attempts=1)
+    assert len(provider.at_s) == 1
 
 
-async def test_no_attempt_is_made_that_would_come_too_late() -> None:
-    for made in (patience(give_up_after_s=2.9), patience(most_s=2.9)):
-        assert waits(made, TransientCoachError("broken", 2.0)) == [2.0]
-        with pytest.raises(TransientCoachError):
-            made.backoff_s(THROTTLED)  # which asks for three seconds
+def test_no_attempt_is_made_that_would_come_too_late() -> None:
+    provider, _ = tried(TransientCoachError("broken", 2.0), THROTTLED, give_up_after_s=2.9)  # which asks for three more
+    assert provider.at_s == [0, 2]
+    provider, error = tried(TransientCoachError("broken", 9.0), TransientCoachError("broken", 2.0), check=True)
+    assert provider.at_s == [0, 9] and isinstance(error, CoachUnreachable)  # a check is given up after ten seconds
 
 
 class Model:
@@ -195,27 +230,37 @@ def test_a_reply_from_the_cache_says_so_and_what_was_paid_then(tmp_path: Path) -
     cache.close()
 
 
-async def test_a_call_waits_for_so_many_calls_to_grow_old_as_it_needs_the_tokens_of() -> None:
-    """Of 30 tokens a minute 5 and then 20 are taken: 10 more have room without the first, 11 only without the second,
-    and what a call has really taken is what counts."""
+def begun_at(limiter: RateLimiter, *calls: tuple[float, int]) -> list[float]:
+    """When calls begin that come at these seconds, and take so many tokens."""
+
+    async def main() -> list[float]:
+        permits = []
+        for at_s, tokens in calls:
+            await asyncio.sleep(max(0.0, at_s - asyncio.get_running_loop().time()))
+            permits.append(await limiter.admit(tokens))
+        return [permit.at_s for permit in permits]
+
+    return virtual_time.run(main())
+
+
+@pytest.mark.parametrize(("tokens", "begins_s"), [(5, 50), (10, 60), (11, 90)])
+def test_a_call_waits_for_so_many_calls_to_grow_old_as_it_needs_the_tokens_of(tokens: int, begins_s: float) -> None:
+    """Of 30 tokens a minute 5 and then 20 are taken: 10 more have room without the first, 11 not before the second."""
+    assert begun_at(RateLimiter(None, 30), (0, 5), (30, 20), (50, tokens)) == pytest.approx([0, 30, begins_s])
+
+
+def test_a_minute_of_calls_is_counted_from_the_one_that_must_grow_old() -> None:
+    assert begun_at(RateLimiter(2, None), (0, 1), (30, 1), (45, 1), (46, 1)) == pytest.approx([0, 30, 60, 90])
+
+
+async def test_what_a_call_has_really_taken_is_what_counts() -> None:
     limiter = RateLimiter(None, 30)
     first, second = await limiter.admit(5), await limiter.admit(20)
     first.at_s -= 50.0
     second.at_s -= 20.0
-    assert limiter._wait_s(5) == 0
-    assert limiter._wait_s(10) == pytest.approx(10, abs=0.5)
-    assert limiter._wait_s(11) == pytest.approx(40, abs=0.5)
     limiter.correct(second, 10)
     assert limiter._wait_s(15) == 0 and limiter._wait_s(20) == pytest.approx(10, abs=0.5)
     first.at_s -= 10.0  # it is older than a minute
     assert limiter._wait_s(20) == 0
     limiter.correct(first, 1000)  # which says nothing of the minute any more
     assert limiter._wait_s(20) == 0
-
-
-async def test_a_minute_of_calls_is_counted_from_the_one_that_must_grow_old() -> None:
-    limiter = RateLimiter(2, None)
-    permits = [await limiter.admit(1) for _ in range(2)]
-    for permit, ago_s in zip(permits, (45.0, 15.0), strict=True):
-        permit.at_s -= ago_s
-    assert limiter._wait_s(1) == pytest.approx(15, abs=0.5)

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from coachrl.coach.clients.base import Reply
-from coachrl.coach.clients.usage import with_usage
+from coachrl.coach.clients.base import Reply, with_usage
 from coachrl.types import Usage
 
 REPLY = Reply("PROCESS_SCORE: 8", "m", Usage(attempts=1, latency_s=2.0))
