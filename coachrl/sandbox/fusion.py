@@ -37,21 +37,6 @@ _GRACE_S = 20.0  # beyond an execution's own limit: packing, and a busy server
 _ORDER = "coachrl-order"
 _NOT_STARTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _REFUSED_BEFORE_START = (429, 503)
-_MODULES = (
-    "__init__.py",
-    "calls.py",
-    "files.py",
-    "jail.py",
-    "keeper.py",
-    "memory_in_use.py",
-    "plain.py",
-    "program.py",
-    "remote.py",
-    "stillness.py",
-    "supervisor.py",
-    "warm.py",
-    "wire.py",
-)
 
 
 class _NotStarted(SandboxError):
@@ -239,7 +224,8 @@ class FusionWorkspace:
             "files": [[name, len(data)] for name, data in self._contents.files.items()],
             "modes": list(self._contents.modes.items()),
         }
-        sent = {f"coachrl-inside/inside/{name}": (INSIDE / name).read_bytes() for name in _MODULES}
+        modules = (path for path in INSIDE.glob("*.py") if path.name != "zygote.py")  # which serves local sandboxes
+        sent = {f"coachrl-inside/inside/{path.name}": path.read_bytes() for path in modules}
         sent[_ORDER] = b"".join([wire.pack(order), *self._contents.files.values()])
         return {
             "language": "python",

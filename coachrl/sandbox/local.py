@@ -177,15 +177,13 @@ class LocalSandbox:
 
     async def _start_checked(self) -> _Zygote:
         zygote = await self._start()
-        held = False
         try:
             failed = [check for check in await self._check(zygote) if not check.ok]
             if failed:
                 raise SandboxUnavailable("; ".join(f"{c.name}: {c.detail}; {c.remedy}" for c in failed))
-            held = True
-        finally:
-            if not held:
-                zygote.end()
+        except BaseException:
+            zygote.end()
+            raise
         return zygote
 
     async def _start(self) -> _Zygote:

@@ -17,17 +17,17 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
+from coachrl.sandbox.answers import execution_of
 from coachrl.sandbox.base import limits_of, read_host_files
 from coachrl.sandbox.bubblewrap import environment
 from coachrl.sandbox.inside import files as inside_files
 from coachrl.sandbox.inside import plain
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.sandbox.inside.supervisor import Report
-from coachrl.types import Execution, ExecutionState
+from coachrl.types import Execution
 
 logger = logging.getLogger(__name__)
 
@@ -110,15 +110,8 @@ class UnsafeWorkspace:
             except OSError as error:
                 return Execution("infrastructure", stderr=f"no process could be started: {error}")
             after = self._snapshot()
-        written = sorted(name for name, stamp in after.items() if before.get(name) != stamp)
-        return Execution(
-            state=cast(ExecutionState, report.state),
-            stdout=report.stdout.decode(errors="replace"),
-            stderr=report.stderr.decode(errors="replace"),
-            exit_code=report.exit_code if report.state in ("ok", "error", "oom") else None,
-            files_written=tuple(written),
-            wall_s=report.wall_s,
-        )
+        header = report.header(inside_files.changed(before, after))
+        return execution_of(header, *report.streams)
 
     async def files(self) -> tuple[str, ...]:
         """See `Workspace.files`."""
