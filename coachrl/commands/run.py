@@ -17,7 +17,7 @@ from coachrl.coach.base import is_language_model
 from coachrl.coach.clients.cache import check_cache
 from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
 from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_lines
-from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, interrupts_said, what_stays
+from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, EngineStuck, NothingTrained, ProcessLost
@@ -79,7 +79,8 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
         checkpoints.drop_asides(run.folder / "checkpoints")
     checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
     first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
-    with Display(console, config.train.steps) as display, interrupts_acknowledged(config, run):
+    stays = partial(what_stays, config, run)
+    with Display(console, config.train.steps) as display, interrupts_acknowledged(stays):
         display.on_phase("checking tasks, coach and packages", None)
         async with _prepare_training(config, run.ledger) as ready:
             tasks = (ready.train_tasks, ready.heldout_tasks)
@@ -158,10 +159,6 @@ def _audit(config: RunConfig, run: Run, components: RunComponents) -> StepAudit 
     return TrainingAudit(config, run, components.pipeline.roles, components.train_tasks, make_pool)
 
 
-def _nothing_kept() -> str:
-    return "nothing is kept"
-
-
 async def evaluate_run(
     config: RunConfig,
     run: Run | None,
@@ -188,7 +185,7 @@ async def _evaluate(
 ) -> dict[str, Any]:
     if checkpoint is not None:
         checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
-    with Display(console) as display, interrupts_said(_nothing_kept):
+    with Display(console) as display, interrupts_acknowledged(lambda: "nothing is kept"):
         display.on_phase("checking tasks, loading the model", None)
         async with open_components(config, None, with_coach=False) as components:
             if swap_policies is not None:
@@ -221,7 +218,7 @@ async def rollout_once(
     config: RunConfig, count: int, ledger: Path, console: Console
 ) -> tuple[list[Episode], Mapping[str, CoachScore]]:
     """`count` scored episodes of the first training tasks of a run, with the initial weights."""
-    with Display(console) as display, interrupts_said(_nothing_kept):
+    with Display(console) as display, interrupts_acknowledged(lambda: "nothing is kept"):
         display.on_phase("checking tasks, asking the coach, loading the model", None)
         async with open_components(config, ledger, with_coach=True) as components:
             specs = first_specs(components.train_tasks, config, count)
