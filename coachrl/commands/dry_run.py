@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from coachrl.doctor.machine import KEY_VARIABLES
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import BUNDLED_MODEL
+from coachrl.resources import free_bytes
 from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
 from coachrl.tasks.split import Sets
@@ -282,10 +282,7 @@ def _disk(disk_gb: float | None) -> str:
 
 def check_disk(plan: DryRun) -> None:
     """Raises ConfigError where the checkpoints would not fit. Without a size nothing is known, and nothing refused."""
-    place = plan.folder.absolute()
-    while not place.exists():
-        place = place.parent
-    free_gb = shutil.disk_usage(place).free / 1e9
+    free_gb = free_bytes(plan.folder) / 1e9
     if plan.disk_gb is not None and plan.disk_gb > free_gb:
         raise ConfigError(
             f"checkpoints take {_size(plan.disk_gb)} and the disk has {_size(free_gb)} left: set out=FOLDER on another "
