@@ -8,7 +8,7 @@ did); an `Episode` collects them with its `Outcome`; a coach gives each action a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -269,8 +269,17 @@ class Usage:
     calls_from_cache: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        both = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
-        return Usage(**{name: None if None in values else sum(values) for name, values in both.items()})
+        priced = self.cost_usd is not None and other.cost_usd is not None
+        return Usage(
+            attempts=self.attempts + other.attempts,
+            tokens_in=self.tokens_in + other.tokens_in,
+            tokens_out=self.tokens_out + other.tokens_out,
+            tokens_thinking=self.tokens_thinking + other.tokens_thinking,
+            tokens_cached=self.tokens_cached + other.tokens_cached,
+            cost_usd=(self.cost_usd or 0.0) + (other.cost_usd or 0.0) if priced else None,
+            latency_s=self.latency_s + other.latency_s,
+            calls_from_cache=self.calls_from_cache + other.calls_from_cache,
+        )
 
 
 ONE_ATTEMPT = Usage(attempts=1)

@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from coachrl.doctor.machine import Finding
 from coachrl.resources import machine_bytes
+from coachrl.sandbox.checks import Finding
 
 _OPEN_FILES, _PROCESSES = 16_384, 16_384  # Ray, engines and trainers hold a connection and a thread or more to each
 _COLLECTIVE_S = 120.0  # importing torch included, on a machine that does other things

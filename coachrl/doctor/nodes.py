@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.doctor import gpu
-from coachrl.doctor.machine import Finding
 from coachrl.errors import BackendError
 from coachrl.resources import free_bytes, machine_bytes
+from coachrl.sandbox.checks import Finding
 
 _ANSWER_S = 120.0  # a worker of Ray has to start there
 _DISK_GB = 15.0

@@ -24,9 +24,9 @@ from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError, SandboxUnavailable
 from coachrl.sandbox import bubblewrap, cgroups, checks
 from coachrl.sandbox.answers import checked_names, execution_of, read_answer, read_header
-from coachrl.sandbox.base import limits_of, read_host_files
+from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files
 from coachrl.sandbox.cgroups import Cgroups
-from coachrl.sandbox.checks import Check
+from coachrl.sandbox.checks import Finding
 from coachrl.sandbox.inside import wire
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.sandbox.packages import resolve
@@ -109,7 +109,7 @@ class _Zygote:
         return _BrokenByCode(said) if blamed else SandboxError(said)
 
 
-class LocalSandbox:
+class LocalSandbox(Sandbox):
     """Workspaces on this machine. Fails closed: the first use checks each control and raises SandboxUnavailable.
 
     packages: distributions that agents may import, with what they require (default: `DEFAULT_PACKAGES`).
@@ -129,17 +129,16 @@ class LocalSandbox:
         self._closed = False
 
     async def start(self) -> None:
-        """See `Sandbox.start`. Raises SandboxUnavailable, naming each control that does not hold."""
+        """Raises SandboxUnavailable, naming each control that does not hold."""
         await self._started()
 
     async def open(self, files: Mapping[str, Path]) -> LocalWorkspace:
-        """See `Sandbox.open`. Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
+        """Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
         data = await asyncio.to_thread(read_host_files, files, self.limits)
         zygote = await self._started()
         return await self._make_workspace(zygote, data, self.limits)
 
     async def close(self) -> None:
-        """See `Sandbox.close`."""
         self._closed = True
         if self._zygote is not None:
             self._zygote.end()
@@ -148,7 +147,7 @@ class LocalSandbox:
             self.cgroups.close()
             self.cgroups = None
 
-    async def check(self) -> list[Check]:
+    async def check(self) -> list[Finding]:
         """Try each control from inside, now. Raises SandboxUnavailable where the sandbox cannot start at all."""
         async with self._starting:
             if self._zygote is not None and self._zygote.alive:
@@ -159,7 +158,7 @@ class LocalSandbox:
             finally:
                 zygote.end()
 
-    async def _check(self, zygote: _Zygote) -> list[Check]:
+    async def _check(self, zygote: _Zygote) -> list[Finding]:
         workspace = await self._make_workspace(zygote, {}, limits_of(checks.SMALL))
         try:
             return await checks.try_controls(workspace)
@@ -210,18 +209,13 @@ class LocalSandbox:
 
     async def _make_workspace(self, zygote: _Zygote, data: Mapping[str, bytes], limits: Limits) -> LocalWorkspace:
         workspace = LocalWorkspace(self, zygote, limits)
-        request = {"op": "open", "disk_mb": limits.disk_mb, "max_files": limits.max_files}
-        request["files"] = [[name, len(content)] for name, content in data.items()]
-        try:
-            await workspace.ask(request, payload=tuple(data.values()))
-        except SandboxError as error:
-            await workspace.close()
-            raise SandboxError(f"no workspace could be made: {error}") from error
+        files = [[name, len(content)] for name, content in data.items()]
+        await workspace.make({"op": "open", "files": files}, "no workspace could be made", tuple(data.values()))
         return workspace
 
 
-class LocalWorkspace:
-    """See `Workspace`. Made by `LocalSandbox.open`."""
+class LocalWorkspace(Workspace):
+    """Made by `LocalSandbox.open`."""
 
     def __init__(self, sandbox: LocalSandbox, zygote: _Zygote, limits: Limits) -> None:
         self._sandbox, self._zygote, self._limits = sandbox, zygote, limits
@@ -232,7 +226,7 @@ class LocalWorkspace:
         self._closed = False
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
-        """See `Workspace.run`. The clock starts when the execution does, not while it waits for its turn."""
+        """The clock starts when the execution does, not while it waits for its turn."""
         limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
         request = {"op": "run", "code": code, "limits": asdict(limits), "at_once": self._sandbox.at_once}
         if len(code.encode(errors="replace")) > _MAX_CODE_BYTES:
@@ -250,29 +244,31 @@ class LocalWorkspace:
                 self._zygote.programs.discard(self._name)
 
     async def files(self) -> tuple[str, ...]:
-        """See `Workspace.files`. Raises SandboxError."""
+        """Raises SandboxError."""
         header, _ = await self.ask({"op": "files", "max_files": self._limits.max_files})
         return checked_names(header.get("files"))
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
-        """See `Workspace.read`. Raises SandboxError where the workspace is gone."""
+        """Raises SandboxError where the workspace is gone."""
         _, (data,) = await self.ask({"op": "read", "name": name, "max_bytes": max_bytes}, raw_parts=1)
         return data
 
     async def copy(self) -> LocalWorkspace:
-        """See `Workspace.copy`."""
         copied = LocalWorkspace(self._sandbox, self._zygote, self._limits)
-        request = {"op": "copy", "disk_mb": self._limits.disk_mb, "max_files": self._limits.max_files}
-        try:
-            async with self._turn:
-                await copied.ask({**request, "source": self._name})
-        except SandboxError as error:
-            await copied.close()
-            raise SandboxError(f"the workspace could not be copied: {error}") from error
+        async with self._turn:
+            await copied.make({"op": "copy", "source": self._name}, "the workspace could not be copied")
         return copied
 
+    async def make(self, request: Mapping[str, Any], failed: str, payload: Sequence[bytes] = ()) -> None:
+        """Have it made inside. failed: what a SandboxError says that is raised where it cannot be."""
+        bounds = {"disk_mb": self._limits.disk_mb, "max_files": self._limits.max_files}
+        try:
+            await self.ask({**request, **bounds}, payload=payload)
+        except SandboxError as error:
+            await self.close()
+            raise SandboxError(f"{failed}: {error}") from error
+
     async def close(self) -> None:
-        """See `Workspace.close`."""
         if self._closed:
             return
         self._zygote.programs.discard(self._name)
@@ -362,11 +358,11 @@ class LocalWorkspace:
                 writer.close()  # the supervisor sees it, and ends an execution that is still running
 
 
-def probe() -> list[Check]:
+def probe() -> list[Finding]:
     """Every control of the local sandbox, tried for real on this machine. Never raises for one that is missing: its
     check says what is wrong and how to get it. Must not be called from a running event loop."""
 
-    async def check() -> list[Check]:
+    async def check() -> list[Finding]:
         sandbox = LocalSandbox(SandboxConfig(concurrency=1))
         try:
             return await sandbox.check()
@@ -374,12 +370,12 @@ def probe() -> list[Check]:
             await sandbox.close()
 
     try:
-        found = Check("bubblewrap", ok=True, detail=bubblewrap.find_bubblewrap())
+        found = Finding("bubblewrap", ok=True, detail=bubblewrap.find_bubblewrap())
     except SandboxUnavailable:
-        return [Check("bubblewrap", ok=False, detail="bwrap is not on the PATH", remedy=bubblewrap.INSTALL_HINT)]
+        return [Finding("bubblewrap", ok=False, detail="bwrap is not on the PATH", remedy=bubblewrap.INSTALL_HINT)]
     try:
         return [found, *asyncio.run(check())]
     except StartFailure as error:
-        return [found, Check("start", ok=False, detail=error.detail, remedy=error.remedy)]
+        return [found, Finding("start", ok=False, detail=error.detail, remedy=error.remedy)]
     except SandboxError as error:
-        return [found, Check("start", ok=False, detail=str(error))]
+        return [found, Finding("start", ok=False, detail=str(error))]

@@ -21,7 +21,7 @@ from pathlib import Path
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
 from coachrl.sandbox.answers import execution_of
-from coachrl.sandbox.base import limits_of, read_host_files
+from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files
 from coachrl.sandbox.bubblewrap import environment
 from coachrl.sandbox.inside import files as inside_files
 from coachrl.sandbox.inside import plain
@@ -35,7 +35,7 @@ _PREFIX = "coachrl-local-unsafe-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class UnsafeSandbox:
+class UnsafeSandbox(Sandbox):
     """See the module. The interface and the states are those of `LocalSandbox`, the isolation is not."""
 
     def __init__(self, settings: SandboxConfig) -> None:
@@ -45,7 +45,7 @@ class UnsafeSandbox:
         self._warned = False
 
     async def start(self) -> None:
-        """See `Sandbox.start`. There is nothing to check; it warns, and removes what killed processes left."""
+        """There is nothing to check; it warns, and removes what killed processes left."""
         if not self._warned:
             self._warned = True
             await asyncio.to_thread(drop_left_folders)
@@ -55,7 +55,6 @@ class UnsafeSandbox:
             )
 
     async def open(self, files: Mapping[str, Path]) -> UnsafeWorkspace:
-        """See `Sandbox.open`."""
         await self.start()
         data = await asyncio.to_thread(read_host_files, files, self.limits)
         workspace = self.make_workspace()
@@ -81,13 +80,12 @@ class UnsafeSandbox:
         self._workspaces.discard(workspace)
 
     async def close(self) -> None:
-        """See `Sandbox.close`."""
         while self._workspaces:
             await self._workspaces.pop().close()
 
 
-class UnsafeWorkspace:
-    """See `Workspace`: a temporary folder."""
+class UnsafeWorkspace(Workspace):
+    """A temporary folder."""
 
     def __init__(self, sandbox: UnsafeSandbox) -> None:
         self._sandbox, self._limits = sandbox, sandbox.limits
@@ -96,7 +94,6 @@ class UnsafeWorkspace:
         self._closed = False
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
-        """See `Workspace.run`."""
         limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
         async with self._turn, self._sandbox.free:
             if self._closed:
@@ -114,15 +111,12 @@ class UnsafeWorkspace:
         return execution_of(header, *report.streams)
 
     async def files(self) -> tuple[str, ...]:
-        """See `Workspace.files`."""
         return tuple(sorted(self._snapshot()))
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
-        """See `Workspace.read`."""
         return inside_files.read(self.root, name, max_bytes)
 
     async def copy(self) -> UnsafeWorkspace:
-        """See `Workspace.copy`."""
         async with self._turn:
             if not self._is_there():
                 raise SandboxError("the workspace is closed, or earlier code removed it")
@@ -135,7 +129,6 @@ class UnsafeWorkspace:
         return copied
 
     async def close(self) -> None:
-        """See `Workspace.close`."""
         if self._closed:
             return
         self._closed = True
