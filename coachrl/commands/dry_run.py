@@ -64,13 +64,14 @@ class DryRun:
     def lines(self) -> list[str]:
         """The plan for people."""
         shown = ", ".join(f"{name} ({model})" for name, model in self.policies.items())
+        or_more = "" if self.bounded or not self.coach_calls[1] else " or more"
         return [
             f"pipeline          {self.pipeline}",
             f"policies          {shown}",
             f"tasks             {self.source}: {self.tasks[0]} training, {self.tasks[1]} held out",
             f"training          {counted(self.steps, 'step')}, {_range(self.episodes, 'episode')}",
             f"held-out          {counted(self.heldout_episodes, 'episode')} in all evaluations",
-            f"coach             {self.coach}: {_range(self.coach_calls, 'call')}{self._or_more(self.coach_calls[1])}",
+            f"coach             {self.coach}: {_range(self.coach_calls, 'call')}{or_more}",
             *([] if self.coach_use is None else _use_lines(self.coach_use)),
             *([] if self.bounded else [f"{'':18}{_UNBOUNDED}"]),
             f"generated tokens  {self._bound(f'{self.generated_tokens_most:,}')}",
@@ -94,9 +95,6 @@ class DryRun:
 
     def _bound(self, most: str) -> str:
         return f"at most {most}" if self.bounded else f"{most} or more"
-
-    def _or_more(self, most: int) -> str:
-        return "" if self.bounded or not most else " or more"
 
     def brief_lines(self) -> list[str]:
         """What a run is about to do, in a line or two."""

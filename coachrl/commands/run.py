@@ -172,20 +172,13 @@ async def evaluate_run(
     swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
     if episodes_file is not None:
         check_place(episodes_file, "--episodes ")
-    with run.last_checkpoint_kept() if run is not None else nullcontext() as checkpoint:
-        return await _evaluate(config, checkpoint, episodes_file, console, swap_policies)
-
-
-async def _evaluate(
-    config: RunConfig,
-    checkpoint: Path | None,
-    episodes_file: Path | None,
-    console: Console,
-    swap_policies: str | None,
-) -> dict[str, Any]:
-    if checkpoint is not None:
-        checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
-    with Display(console) as display, interrupts_acknowledged(lambda: "nothing is kept"):
+    with (
+        run.last_checkpoint_kept() if run is not None else nullcontext() as checkpoint,
+        Display(console) as display,
+        interrupts_acknowledged(lambda: "nothing is kept"),
+    ):
+        if checkpoint is not None:
+            checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
         display.on_phase("checking tasks, loading the model", None)
         async with open_components(config, None, with_coach=False) as components:
             if swap_policies is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from coachrl.config.algorithm import FOREIGN_KEY, UNKNOWN_NAME
@@ -81,9 +82,9 @@ def _explain_source(source: Any) -> str:
     return f"tasks.source: it must be one of {', '.join(SOURCES)}{close} (got {brief(source)})"
 
 
-def keys_at(place: tuple[str, ...]) -> list[str]:
-    """The keys of the section at `place`. A dictionary of sections counts as one level."""
-    sections: list[type[Section]] = [RunConfig]
+def keys_at(place: Iterable[str], root: type[BaseModel] = RunConfig) -> list[str]:
+    """The keys of the section at `place` below `root`. A dictionary of sections counts as one level."""
+    sections = [root]
     for key in place:
         annotations = [section.model_fields[key].annotation for section in sections if key in section.model_fields]
         sections = [found for annotation in annotations for found in sections_in(annotation)] or sections

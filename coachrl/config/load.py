@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from coachrl.config.algorithm import SAVED
 from coachrl.config.explain import explain, place_of
@@ -175,7 +175,7 @@ def _absolute(name: str, value: Any) -> Any:
     return value
 
 
-def resumable_settings(section: type[Section] = RunConfig, prefix: str = "") -> list[str]:
+def resumable_settings(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
     """Dotted keys of the settings that a resumed run may change."""
     keys = []
     for name, field in section.model_fields.items():
