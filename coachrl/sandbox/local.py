@@ -118,7 +118,7 @@ class LocalSandbox(Sandbox):
 
     def __init__(self, settings: SandboxConfig, packages: Sequence[str] | None = None) -> None:
         self.limits = limits_of(settings)
-        self._packages = resolve(packages)
+        self._packages = resolve(None if packages is None else tuple(packages))
         self.at_once = settings.concurrency or cgroups.usual_concurrency(settings.memory_mb)
         self.all_files_mb = cgroups.workspaces_mb()
         self.free = asyncio.Semaphore(self.at_once)

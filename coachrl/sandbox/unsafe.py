@@ -41,7 +41,7 @@ class UnsafeSandbox(Sandbox):
     def __init__(self, settings: SandboxConfig) -> None:
         self.limits = limits_of(settings)
         self.free = asyncio.Semaphore(settings.concurrency or os.cpu_count() or 1)
-        self._workspaces: set[UnsafeWorkspace] = set()
+        self.workspaces: set[UnsafeWorkspace] = set()  # that `close` will remove
         self._warned = False
 
     async def start(self) -> None:
@@ -57,7 +57,7 @@ class UnsafeSandbox(Sandbox):
     async def open(self, files: Mapping[str, Path]) -> UnsafeWorkspace:
         await self.start()
         data = await asyncio.to_thread(read_host_files, files, self.limits)
-        workspace = self.make_workspace()
+        workspace = UnsafeWorkspace(self)
         try:
             for name, content in data.items():
                 inside_files.write(workspace.root, name, content)
@@ -66,32 +66,24 @@ class UnsafeSandbox(Sandbox):
             raise SandboxError(f"no workspace could be made: {error}") from error
         return workspace
 
-    def make_workspace(self) -> UnsafeWorkspace:
-        """An empty one, which `close` will remove. Raises SandboxError."""
-        try:
-            workspace = UnsafeWorkspace(self)
-        except OSError as error:
-            raise SandboxError(f"no workspace could be made: {error}") from error
-        self._workspaces.add(workspace)
-        return workspace
-
-    def forget(self, workspace: UnsafeWorkspace) -> None:
-        """It is closed."""
-        self._workspaces.discard(workspace)
-
     async def close(self) -> None:
-        while self._workspaces:
-            await self._workspaces.pop().close()
+        while self.workspaces:
+            await self.workspaces.pop().close()
 
 
 class UnsafeWorkspace(Workspace):
-    """A temporary folder."""
+    """A temporary folder, empty at first."""
 
     def __init__(self, sandbox: UnsafeSandbox) -> None:
+        """Raises SandboxError where it cannot be made."""
         self._sandbox, self._limits = sandbox, sandbox.limits
-        self.root, self._lock = _locked_folder()
+        try:
+            self.root, self._lock = _locked_folder()
+        except OSError as error:
+            raise SandboxError(f"no workspace could be made: {error}") from error
         self._turn = asyncio.Lock()
         self._closed = False
+        sandbox.workspaces.add(self)
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
         limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
@@ -120,7 +112,7 @@ class UnsafeWorkspace(Workspace):
         async with self._turn:
             if not self._is_there():
                 raise SandboxError("the workspace is closed, or earlier code removed it")
-            copied = self._sandbox.make_workspace()
+            copied = UnsafeWorkspace(self._sandbox)
             try:
                 await asyncio.to_thread(inside_files.copy, self.root, copied.root)
             except OSError as error:
@@ -136,7 +128,7 @@ class UnsafeWorkspace(Workspace):
             await asyncio.to_thread(_remove, self.root)
         finally:
             os.close(self._lock)
-            self._sandbox.forget(self)
+            self._sandbox.workspaces.discard(self)
 
     def _is_there(self) -> bool:
         """Code may have put a link to anywhere in the place of its folder."""
