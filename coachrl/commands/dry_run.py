@@ -206,10 +206,11 @@ def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters:
     if any(size is None for _, size in sizes):
         return None
     trained = [size or 0 for trainable, size in sizes if trainable]
+    taken = trained_bytes(config.torch, trained, offloads_optimizer(config.torch, trained))
     frozen = make_algorithm(config.algorithm).needs_reference or len(trained) < len(sizes)
-    keeps_frozen = frozen or config.torch.share_base
-    shared = copy_bytes(config.torch) * sum(size or 0 for size in parameters.values()) if keeps_frozen else 0
-    return (trained_bytes(config.torch, trained, offloads_optimizer(config.torch, trained)) + shared) / 1e9
+    if frozen or config.torch.share_base:
+        taken += copy_bytes(config.torch) * sum(size or 0 for size in parameters.values())
+    return taken / 1e9
 
 
 def _placement(

@@ -25,7 +25,7 @@ from coachrl.jsonl import check_place, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
-from coachrl.runs.records import episode_line
+from coachrl.runs.records import episode_line, step_of
 from coachrl.runs.trackers import check_trackers, open_trackers
 from coachrl.trainers.callbacks import Callbacks, StepAudit
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
@@ -77,8 +77,10 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
     """again: as for `make_backend`."""
     if resume:  # first: a whole one that a kill left without its name is the newest
         checkpoints.drop_asides(run.folder / "checkpoints")
-    checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
-    first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
+    # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
+    starts_over = not run.checkpoints() and config.train.keep_checkpoints
+    checkpoint = run.last_checkpoint() if resume and not starts_over else None
+    first_step = step_of(checkpoint) + 1 if checkpoint is not None else 0
     stays = partial(what_stays, config, run)
     with Display(console, config.train.steps) as display, interrupts_acknowledged(stays):
         display.on_phase("checking tasks, coach and packages", None)

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from coachrl.config.algorithm import FOREIGN_KEY, UNKNOWN_NAME
+from coachrl.config.algorithm import WHOLE_SENTENCE
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, sections_in
 from coachrl.config.tasks import SOURCES, ImportedTasks, sources_with
@@ -40,7 +40,7 @@ def explain(item: Any) -> str:
     if item["type"] in ("model_type", "model_attributes_type") or item["type"].startswith("union_tag_"):
         return f"{dotted}: it is a section of keys ({', '.join(keys_at(place))}), not {brief(item['input'])}"
     message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] in (FOREIGN_KEY, UNKNOWN_NAME):
+    if item["type"] == WHOLE_SENTENCE:
         return message
     if item["type"] == "string_type" and isinstance(item["input"], (bool, int, float)):
         # YAML reads no, on and 7 as something else than text; a word in a word's quotes it leaves alone.

@@ -47,9 +47,11 @@ class Checkpoint:
 
 def made_with(config: RunConfig, roles: Sequence[Role]) -> dict[str, str]:
     """What a run must have to load a checkpoint of the run of `config`: the same pipeline, and initial models."""
-    models = {policy: config.initial_model(policy) for policy in policy_names(roles)}
-    absolute = {policy: str(Path(m).resolve()) if Path(m).is_dir() else m for policy, m in models.items()}
-    return {"pipeline": config.pipeline.name} | {f"model of policy {key}": value for key, value in absolute.items()}
+    needed = {"pipeline": config.pipeline.name}
+    for policy in policy_names(roles):
+        model = config.initial_model(policy)
+        needed[f"model of policy {policy}"] = str(Path(model).resolve()) if Path(model).is_dir() else model
+    return needed
 
 
 def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "") -> None:
