@@ -46,8 +46,8 @@ _METHODS = {
 
 DEFAULT = "reinforce_pp"
 WHOLE_SENTENCE = "whole_sentence"
-"""The type of errors whose message says it all: of a key that the chosen algorithm does not have, and of a name or import
-path that stands for no algorithm."""
+"""The type of errors whose message says it all: of a key that the chosen algorithm does not have, and of a name or
+import path that stands for no algorithm."""
 
 
 class AlgorithmConfig(Section):

@@ -35,6 +35,8 @@ from coachrl.types import Execution
 logger = logging.getLogger(__name__)
 
 Answer = tuple[dict[str, Any], list[bytes]]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_RAW_PARTS = {"run": 2, "read": 1}  # how many byte strings follow the header of an answer; none where none is named
 _START_TIMEOUT_S = 300.0
 _GRACE_S = 30.0  # beyond an execution's own limit: building its room, removing it, a busy machine
 _LIGHT_REQUESTS = 16  # at once, beside the executions: what the control socket surely holds
@@ -233,7 +235,7 @@ class LocalWorkspace(Workspace):
             return Execution("error", stderr=f"the code is longer than {_MAX_CODE_BYTES} bytes", exit_code=1)
         try:
             async with self._turn:
-                header, (stdout, stderr) = await self.ask(request, limits.timeout_s + _GRACE_S, raw_parts=2)
+                header, (stdout, stderr) = await self.ask(request, limits.timeout_s + _GRACE_S)
             return execution_of(header, stdout, stderr)
         except _BrokenByCode as error:
             return Execution("error", stderr=f"the code ended the process that watches over it: {error}")
@@ -250,7 +252,7 @@ class LocalWorkspace(Workspace):
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
         """Raises SandboxError where the workspace is gone."""
-        _, (data,) = await self.ask({"op": "read", "name": name, "max_bytes": max_bytes}, raw_parts=1)
+        _, (data,) = await self.ask({"op": "read", "name": name, "max_bytes": max_bytes})
         return data
 
     async def copy(self) -> LocalWorkspace:
@@ -280,16 +282,16 @@ class LocalWorkspace(Workspace):
         self._closed = True
 
     async def ask(
-        self, request: Mapping[str, Any], timeout_s: float = _GRACE_S, payload: Sequence[bytes] = (), raw_parts: int = 0
+        self, request: Mapping[str, Any], timeout_s: float = _GRACE_S, payload: Sequence[bytes] = ()
     ) -> Answer:
-        """Send one request inside; its answer and `raw_parts` byte strings. Raises SandboxError, and FileNotFoundError
-        or ValueError where the inside says so."""
+        """Send one request inside; its answer and the byte strings that come with it. Raises SandboxError, and
+        FileNotFoundError or ValueError where the inside says so."""
         if self._closed:
             raise SandboxError("the workspace is closed")
         runs = request["op"] == "run"
         slot = self._sandbox.free if runs else self._sandbox.light
-        async with slot, self._connection(self._sandbox.cgroups if runs else None) as (reader, writer):
-            answer = asyncio.ensure_future(self._exchange(reader, writer, request, payload, raw_parts))
+        async with slot, self._connection(self._sandbox.cgroups if runs else None) as streams:
+            answer = asyncio.ensure_future(self._exchange(streams, request, payload))
             try:
                 return await self._awaited(answer, timeout_s)
             except (ConnectionError, asyncio.IncompleteReadError):
@@ -297,14 +299,8 @@ class LocalWorkspace(Workspace):
             finally:
                 answer.cancel()
 
-    async def _exchange(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        request: Mapping[str, Any],
-        payload: Sequence[bytes],
-        raw_parts: int,
-    ) -> Answer:
+    async def _exchange(self, streams: Streams, request: Mapping[str, Any], payload: Sequence[bytes]) -> Answer:
+        reader, writer = streams
         writer.write(wire.pack({**request, **self._belongs}))
         for part in payload:
             writer.write(part)
@@ -313,7 +309,7 @@ class LocalWorkspace(Workspace):
         if header == wire.BEGUN:
             self._zygote.programs.add(self._name)
             header = await read_header(reader)
-        return await read_answer(reader, header, raw_parts)
+        return await read_answer(reader, header, _RAW_PARTS.get(request["op"], 0))
 
     async def _awaited(self, answer: asyncio.Future[Answer], timeout_s: float) -> Answer:
         """What `answer` gives. Raises SandboxError where it does not come."""
@@ -337,9 +333,7 @@ class LocalWorkspace(Workspace):
             return False
 
     @contextlib.asynccontextmanager
-    async def _connection(
-        self, cgroups: Cgroups | None
-    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async def _connection(self, cgroups: Cgroups | None) -> AsyncIterator[Streams]:
         with contextlib.ExitStack() as stack:
             files = () if cgroups is None else stack.enter_context(cgroups.program(self._limits))
             ours, theirs = socket.socketpair()
