@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
@@ -14,49 +14,16 @@ if TYPE_CHECKING:
 
     from coachrl.runs.folder import Run
 
-# Column -> where its value is found: what is None on the way there leaves it empty.
-_PLACE = ("split", "step", "episode", "task")
-_EPISODE = {
-    "category": "task_category",
-    "pipeline": "pipeline",
-    "success": "outcome.success",
-    "reason": "outcome.reason",
-    "infra_error": "infra_error",
-}
-_ACTION = {
-    "action": "action.id",
-    "index": "action.index",
-    "role": "action.role",
-    "policy": "action.policy",
-    "turn": "action.turn",
-    "candidate": "action.candidate",
-    "chosen": "chosen",
-    "score": "score.process_0_10",
-    "score_status": "score.status",
-    "reward": "action.credit.reward",
-    "advantage": "action.credit.advantage",
-    "left_out": "action.credit.left_out",
-    "environment_reward": "action.reward.local",
-    "team_reward": "action.reward.team",
-    "tokens": "tokens",
-    "finish_reason": "action.finish_reason",
-    "text": "action.text",
-    "code": "action.code",
-    "code_state": "action.execution.state",
-    "result": "action.result",
-}
-_SCORE = {
-    "model": "model",
-    "status": "status",
-    "score": "process_0_10",
-    "contribution": "contribution",
-    "rationale": "rationale",
-    "suggestion": "suggestion",
-    "tokens_in": "usage.tokens_in",
-    "tokens_out": "usage.tokens_out",
-    "cost_usd": "usage.cost_usd",
-}
-_NUMBERS = ("score", "contribution", "cost_usd", "reward", "advantage", "environment_reward", "team_reward")
+EPISODES = ("split", "step", "episode", "task", "category", "pipeline", "success", "reason", "infra_error", "actions")
+ACTIONS = (
+    *("split", "step", "episode", "task", "action", "index", "role", "policy", "turn", "candidate", "chosen"),
+    *("score", "score_status", "reward", "advantage", "left_out", "environment_reward", "team_reward"),
+    *("tokens", "finish_reason", "text", "code", "code_state", "result"),
+)
+SCORES = (
+    *("split", "step", "episode", "task", "action", "role", "rater", "model", "status", "score", "contribution"),
+    *("rationale", "suggestion", "tokens_in", "tokens_out", "cost_usd"),
+)
 _METRICS_SHOWN = ("step", "train/success", "eval/success", "coach/failed_fraction", "time/step_s", "cost/usd")
 
 
@@ -66,21 +33,6 @@ class PlacedEpisode(NamedTuple):
     split: str
     step: int
     scored: ScoredEpisode
-
-    @property
-    def place(self) -> dict[str, Any]:
-        """The columns that every table begins with."""
-        episode = self.scored.episode
-        return dict(zip(_PLACE, (self.split, self.step, episode.id, episode.task_id), strict=True))
-
-
-class _Acted(NamedTuple):
-    """What a row of actions is made of."""
-
-    action: Action
-    chosen: bool
-    score: CoachScore | None
-    tokens: int
 
 
 class EpisodeFrames:
@@ -93,11 +45,13 @@ class EpisodeFrames:
     def episodes(self) -> pd.DataFrame:
         """A row for each episode. What its environment measured stands in columns `metric/<name>`."""
         rows = []
-        for placed in self._placed():
-            episode = placed.scored.episode
-            measured = {f"metric/{name}": value for name, value in episode.outcome.metrics.items()}
-            rows.append(placed.place | _row(_EPISODE, episode) | {"actions": len(episode.actions)} | measured)
-        return _frame(rows, (*_PLACE, *_EPISODE, "actions"))
+        for split, step, (episode, _) in self._placed():
+            outcome = episode.outcome
+            what = (episode.id, episode.task_id, episode.task_category, episode.pipeline)
+            row = (split, step, *what, outcome.success, outcome.reason, episode.infra_error, len(episode.actions))
+            measured = {f"metric/{name}": value for name, value in outcome.metrics.items()}
+            rows.append({**dict(zip(EPISODES, row, strict=True)), **measured})
+        return _frame(rows, EPISODES)
 
     @property
     def actions(self) -> pd.DataFrame:
@@ -106,25 +60,24 @@ class EpisodeFrames:
         what the pipeline's world paid. chosen: False for candidates of tree sampling that the episode did not go on
         from."""
         rows = []
-        for placed in self._placed():
-            episode, scores = placed.scored
+        for split, step, (episode, scores) in self._placed():
             rejected = {action.id for action in episode.rejected_candidates}
             for action in episode.all_actions:
-                acted = _Acted(action, action.id not in rejected, scores.get(action.id), len(action.response_ids))
-                rows.append(placed.place | _row(_ACTION, acted))
-        return _frame(rows, (*_PLACE, *_ACTION))
+                place = (split, step, episode.id, episode.task_id)
+                own = _action_columns(action, action.id not in rejected, scores.get(action.id))
+                rows.append(dict(zip(ACTIONS, (*place, *own), strict=True)))
+        return _frame(rows, ACTIONS)
 
     @property
     def scores(self) -> pd.DataFrame:
         """A row for each score. rater: "run" for the run's own coach, else the label of a rescore."""
         rows = []
-        for placed in self._placed():
-            episode, scores = placed.scored
+        for split, step, (episode, scores) in self._placed():
             for action in episode.all_actions:
-                of = {"action": action.id, "role": action.role}
+                place = (split, step, episode.id, episode.task_id, action.id, action.role)
                 for rater, score in self._scores_of(action.id, scores):
-                    rows.append(placed.place | of | {"rater": rater} | _row(_SCORE, score))
-        return _frame(rows, (*_PLACE, "action", "role", "rater", *_SCORE))
+                    rows.append(dict(zip(SCORES, (*place, rater, *_score_columns(score)), strict=True)))
+        return _frame(rows, SCORES)
 
     def _placed(self) -> Iterator[PlacedEpisode]:
         yield from self._given
@@ -190,15 +143,48 @@ def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame
     import pandas as pd
 
     further = dict.fromkeys(key for row in rows for key in row if key not in columns)
-    frame = pd.DataFrame(rows, columns=[*columns, *further])
-    return frame.astype({name: float for name in _NUMBERS if name in columns})  # NaN where there is none
+    return pd.DataFrame(rows, columns=[*columns, *further])
 
 
-def _row(columns: Mapping[str, str], item: object) -> dict[str, Any]:
-    return {column: _found(item, path) for column, path in columns.items()}
+def _action_columns(action: Action, chosen: bool, score: CoachScore | None) -> tuple[Any, ...]:
+    paid, credit = action.reward, action.credit
+    return (
+        action.id,
+        action.index,
+        action.role,
+        action.policy,
+        action.turn,
+        action.candidate,
+        chosen,
+        _number(score.process_0_10 if score is not None else None),
+        score.status if score is not None else None,
+        _number(credit.reward if credit is not None else None),
+        _number(credit.advantage if credit is not None else None),
+        credit.left_out if credit is not None else None,
+        _number(paid.local if paid is not None else None),
+        _number(paid.team if paid is not None else None),
+        len(action.response_ids),
+        action.finish_reason,
+        action.text,
+        action.code,
+        action.execution.state if action.execution is not None else None,
+        action.result,
+    )
 
 
-def _found(item: Any, path: str) -> Any:
-    for name in path.split("."):
-        item = None if item is None else getattr(item, name)
-    return item
+def _score_columns(score: CoachScore) -> tuple[Any, ...]:
+    return (
+        score.model,
+        score.status,
+        _number(score.process_0_10),
+        _number(score.contribution),
+        score.rationale,
+        score.suggestion,
+        score.usage.tokens_in,
+        score.usage.tokens_out,
+        _number(score.usage.cost_usd),
+    )
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
