@@ -42,7 +42,7 @@ class Packages:
 
 
 @functools.cache  # it goes through thousands of files
-def resolve(names: tuple[str, ...] | None = None) -> Packages:
+def resolve(names: tuple[str, ...] | None) -> Packages:
     """The allow-list `names` with all that they require. None: those of DEFAULT_PACKAGES that are installed.
 
     Raises ConfigError for a named distribution that is not installed.
