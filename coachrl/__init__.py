@@ -33,17 +33,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "train": "coachrl.api",
-    "evaluate": "coachrl.api",
-    "rollout": "coachrl.api",
-    "rescore": "coachrl.api",
-    "audit": "coachrl.api",
-    "configure": "coachrl.api",
-    "Rollout": "coachrl.api",
-    "Rescoring": "coachrl.api",
-    "Run": "coachrl.runs.folder",
-}
 __all__ = ["Rescoring", "Rollout", "Run", "audit", "configure", "evaluate", "rescore", "rollout", "train"]
 
 for _name in ("audit", "rescore"):
@@ -51,9 +40,10 @@ for _name in ("audit", "rescore"):
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'coachrl' has no attribute '{name}'")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
+    home = "coachrl.runs.folder" if name == "Run" else "coachrl.api"  # which takes longer to import
+    found = getattr(importlib.import_module(home), name)
     globals()[name] = found
     return found
 

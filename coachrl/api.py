@@ -157,7 +157,7 @@ def evaluate(
     else:
         resolved = configure(config, **settings)
     file = Path(episodes_file) if episodes_file is not None else None
-    return _finish(evaluate_run(resolved, run, file, _silent(), swap_policies))
+    return _finish(evaluate_run(resolved, run, file, Console(quiet=True), swap_policies))
 
 
 def rollout(config: Config = None, *, count: int = 1, **settings: Any) -> Rollout:
@@ -165,7 +165,7 @@ def rollout(config: Config = None, *, count: int = 1, **settings: Any) -> Rollou
     _check_number("count", count, 1, "episodes")
     resolved = configure(config, **settings)
     with tempfile.TemporaryDirectory() as folder:
-        episodes, scores = _finish(rollout_once(resolved, count, Path(folder) / "ledger.jsonl", _silent()))
+        episodes, scores = _finish(rollout_once(resolved, count, Path(folder) / "ledger.jsonl", Console(quiet=True)))
     return Rollout(tuple(episodes), scores)
 
 
@@ -195,7 +195,7 @@ def rescore(
     prompt = Path(coach_prompt) if coach_prompt is not None else None
     config = rescore_config(opened, (), {**coach_flags(name, prompt, coach_api_base), **_flags(settings)})
     by, which = rescored_by(config, repeat), ActionFilter(failed_only, sample, seed)
-    done = _finish(rescore_run(opened, config, by, which, _no_progress, make_coach_pool))
+    done = _finish(rescore_run(opened, config, by, which, lambda done, total: None, make_coach_pool))
     scores = done.rescore.scores if done.rescore is not None else {}
     folder = done.rescore.folder if done.rescore is not None else None
     return Rescoring(done.asked, compare(done.actions, scores), folder, scores)
@@ -267,14 +267,6 @@ def _named(value: Any) -> Any:
             "define it at the top level of a module or a notebook"
         )
     return f"{module}:{name}"
-
-
-def _silent() -> Console:
-    return Console(quiet=True)
-
-
-def _no_progress(done: int, total: int) -> None:
-    pass
 
 
 def _finish(work: Coroutine[Any, Any, T]) -> T:

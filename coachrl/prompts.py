@@ -38,19 +38,11 @@ class Prompt:
     def render(self, **values: object) -> str:
         """The body with every place filled. Raises ConfigError on a missing or an unknown field."""
         missing, unknown = self.fields - values.keys(), values.keys() - self.fields
-        if missing or unknown:
-            raise ConfigError(
-                f"prompt {self.name}: "
-                + "; ".join(
-                    part
-                    for part in (
-                        f"no value for {', '.join(sorted(missing))}" if missing else "",
-                        f"unknown field {', '.join(sorted(unknown))}" if unknown else "",
-                    )
-                    if part
-                )
-                + f" (its fields: {', '.join(sorted(self.fields)) or 'none'})"
-            )
+        wrong = [f"no value for {', '.join(sorted(missing))}"] if missing else []
+        wrong += [f"unknown field {', '.join(sorted(unknown))}"] if unknown else []
+        if wrong:
+            its_fields = ", ".join(sorted(self.fields)) or "none"
+            raise ConfigError(f"prompt {self.name}: {'; '.join(wrong)} (its fields: {its_fields})")
         return _PLACE.sub(lambda match: str(values[match.group(1)]), self.body)
 
 

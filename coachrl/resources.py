@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,9 +26,22 @@ def resource(*parts: str) -> Path:
     return _PACKAGE.parent.joinpath(*parts)
 
 
+def machine_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def machine_mb() -> int:
-    """Memory of this machine in MiB."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    """Memory of this machine in whole MiB."""
+    return machine_bytes() >> 20
+
+
+def free_bytes(place: Path) -> int:
+    """What is free on the disk that `place` is on, or will be on once it is made."""
+    place = place.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def cache_folder() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,8 @@ from rich.table import Table
 from coachrl.cli.console import out, print_table
 from coachrl.cli.options import RunOptions, takes_groups
 from coachrl.errors import ConfigError
+from coachrl.resources import resource
+from coachrl.text import nearest, one_line
 
 if TYPE_CHECKING:
     from coachrl.config import RunConfig
@@ -23,7 +26,6 @@ config_app = typer.Typer(help="Show what a setting means, and what it comes to."
 @pipelines_app.command("list")
 def list_pipelines() -> None:
     """Every shipped pipeline: who acts in it, and which tasks it takes."""
-    import inspect
 
     from coachrl.config import PipelineConfig
     from coachrl.pipelines import SHIPPED, find_pipeline, make_pipeline
@@ -42,7 +44,6 @@ def list_pipelines() -> None:
 @configs_app.command("list")
 def list_configs() -> None:
     """Every shipped config, for --config NAME."""
-    from coachrl.resources import resource
 
     table = Table("name", "about", box=None)
     for path in sorted(resource("configs").glob("*.yaml")):
@@ -85,7 +86,6 @@ def show_settings(options: ShownOptions) -> None:
 
 def _explain(config: RunConfig, key: str) -> None:
     from coachrl.config.explain import described, keys_at, nearest_anywhere
-    from coachrl.text import nearest, one_line
 
     found = described(config, key)
     if not found:

@@ -13,6 +13,7 @@ from rich.table import Table
 from coachrl.cli.console import err, out, print_json, print_table, print_text
 from coachrl.cli.options import Coach, CoachBase, ConfigOption, ConfigOptions, Json
 from coachrl.errors import ConfigError
+from coachrl.text import counted, printable
 
 if TYPE_CHECKING:
     from coachrl.coach.rubric.lint import Baseline, Row
@@ -65,7 +66,6 @@ def show(name: Name) -> None:
         return
     from coachrl.coach.prompt_rendering import find_prompt_file
     from coachrl.parsing import read_text
-    from coachrl.text import printable
 
     file = find_prompt_file(Path(name))
     print_text(printable(read_text(file, f"prompt file {file}")))
@@ -150,8 +150,6 @@ def _with_model(own: CoachConfig, coach: str | None, api_base: str | None) -> Co
 
 
 def _print_answer(answer: CoachAnswer, saved: SavedAction) -> None:
-    from coachrl.text import counted
-
     score = answer.score
     for call in answer.calls:
         out.rule(f"asked of {call['model']}", align="left")

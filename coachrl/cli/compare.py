@@ -11,6 +11,7 @@ from rich.table import Table
 
 from coachrl.cli.console import out, print_json, print_table
 from coachrl.cli.options import Json
+from coachrl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +56,6 @@ def _write_page(runs: Sequence[Run], html: Path) -> list[RunComparison]:
 
 
 def _print_comparison(found: RunComparison) -> None:
-    from coachrl.text import counted
-
     if found.settings:
         out.print(found.settings)
     table = Table("held out", found.baseline, found.name, "paired difference", box=None)

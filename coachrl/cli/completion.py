@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from coachrl.resources import resource
+
 
 def configs(incomplete: str) -> list[str]:
     """Shipped ones; where none begins like this, the shell goes on with files."""
-    from coachrl.resources import resource
 
     return _beginning(sorted(path.stem for path in resource("configs").glob("*.yaml")), incomplete)
 

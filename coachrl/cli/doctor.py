@@ -10,6 +10,7 @@ import typer
 from coachrl.cli.console import err, out, print_json
 from coachrl.cli.options import ConfigOption, Json, Overrides
 from coachrl.errors import ConfigError
+from coachrl.text import one_line
 
 if TYPE_CHECKING:
     from coachrl.config import SandboxConfig
@@ -86,7 +87,6 @@ async def _results(settings: SandboxConfig, as_json: bool) -> list[Result]:
     from coachrl.doctor.bait import set_out
     from coachrl.doctor.sandbox import PROBE_LIMITS, run_probes
     from coachrl.sandbox import make_sandbox
-    from coachrl.text import one_line
 
     results: list[Result] = []
     with set_out() as bait:

@@ -10,6 +10,7 @@ import typer
 from coachrl.cli.console import out, print_json
 from coachrl.cli.options import Json, RunFolder
 from coachrl.errors import ConfigError
+from coachrl.text import counted
 
 
 def export(
@@ -36,7 +37,6 @@ def export(
     from coachrl.export.replies import ExportFilter
     from coachrl.export.trl import export_run
     from coachrl.runs.folder import Run
-    from coachrl.text import counted
 
     if form == "hub":
         if any(option is not None for option in (min_score, min_gap, role, rescore)):

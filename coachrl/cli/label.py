@@ -9,6 +9,7 @@ import typer
 
 from coachrl.cli.console import out
 from coachrl.cli.options import RunFolder
+from coachrl.text import counted
 
 label_app = typer.Typer(help="Export or import the scores that people gave a run's actions.")
 
@@ -21,7 +22,6 @@ def export(
     """Write what people said of the run's actions: of each person and action the last score."""
     from coachrl.export.labels import export_labels
     from coachrl.runs.folder import Run
-    from coachrl.text import counted
 
     out.print(f"{counted(export_labels(Run.open(run_folder), out_file), 'label')} to {out_file}")
 
@@ -34,7 +34,6 @@ def import_file(
     """Add people's scores from a file: every line, or none where one is wrong. A later score of a person stays."""
     from coachrl.export.labels import import_labels
     from coachrl.runs.folder import Run
-    from coachrl.text import counted
 
     done = import_labels(Run.open(run_folder), file)
     out.print(

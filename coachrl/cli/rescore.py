@@ -12,6 +12,7 @@ from rich.table import Table
 
 from coachrl.cli.console import err, out, print_json, print_table
 from coachrl.cli.options import CoachOptions, Json, RunFolder, takes_groups
+from coachrl.text import counted
 
 if TYPE_CHECKING:
     from coachrl.rescore.comparison import Comparison, MeanDifference, ScoreCounts
@@ -82,8 +83,6 @@ def _progress(what: str) -> Iterator[Any]:
 
 
 def _print_comparison(folder: Path, comparison: Comparison) -> None:
-    from coachrl.text import counted
-
     out.print(f"run:     {_counts_line(comparison.before)}")
     out.print(f"rescore: {_counts_line(comparison.after)}")
     out.print(f"written to {folder / 'scores.jsonl'}")

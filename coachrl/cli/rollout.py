@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -18,7 +19,6 @@ def rollout(
 ) -> None:
     """Play some training tasks with the initial weights, and show each action with the coach's score and reasons."""
     import asyncio
-    import json
     import tempfile
     from pathlib import Path
 

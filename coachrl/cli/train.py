@@ -117,10 +117,10 @@ def _print_dry_run(config: RunConfig, done: int, folder: Path | None) -> None:
 
 
 def _train(config: RunConfig, run: Run, resume: bool) -> None:
-    from coachrl.commands.interrupt import interrupts_acknowledged
+    from coachrl.commands.interrupt import interrupts_acknowledged, what_stays
 
     try:
-        with interrupts_acknowledged(config, run):
+        with interrupts_acknowledged(lambda: what_stays(config, run)):
             # First, since what follows imports for seconds.
             out.print(f"run {run.folder}; watch it with: coachrl view {run.folder}")
             waiting.start("starting")
@@ -148,10 +148,10 @@ def _behind(interrupt: KeyboardInterrupt) -> ClusterLost | None:
 
 
 def _finish(run: Run) -> None:
-    from coachrl.commands.interrupt import interrupts_acknowledged
+    from coachrl.commands.interrupt import interrupts_acknowledged, what_stays
 
     config = run.config()
-    with interrupts_acknowledged(config, run):
+    with interrupts_acknowledged(lambda: what_stays(config, run)):
         _sum_up(run, config)
 
 

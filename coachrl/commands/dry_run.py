@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from coachrl.doctor.machine import KEY_VARIABLES
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import BUNDLED_MODEL
+from coachrl.resources import free_bytes
 from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
 from coachrl.tasks.split import Sets
@@ -64,13 +64,14 @@ class DryRun:
     def lines(self) -> list[str]:
         """The plan for people."""
         shown = ", ".join(f"{name} ({model})" for name, model in self.policies.items())
+        or_more = "" if self.bounded or not self.coach_calls[1] else " or more"
         return [
             f"pipeline          {self.pipeline}",
             f"policies          {shown}",
             f"tasks             {self.source}: {self.tasks[0]} training, {self.tasks[1]} held out",
             f"training          {counted(self.steps, 'step')}, {_range(self.episodes, 'episode')}",
             f"held-out          {counted(self.heldout_episodes, 'episode')} in all evaluations",
-            f"coach             {self.coach}: {_range(self.coach_calls, 'call')}{self._or_more(self.coach_calls[1])}",
+            f"coach             {self.coach}: {_range(self.coach_calls, 'call')}{or_more}",
             *([] if self.coach_use is None else _use_lines(self.coach_use)),
             *([] if self.bounded else [f"{'':18}{_UNBOUNDED}"]),
             f"generated tokens  {self._bound(f'{self.generated_tokens_most:,}')}",
@@ -94,9 +95,6 @@ class DryRun:
 
     def _bound(self, most: str) -> str:
         return f"at most {most}" if self.bounded else f"{most} or more"
-
-    def _or_more(self, most: int) -> str:
-        return "" if self.bounded or not most else " or more"
 
     def brief_lines(self) -> list[str]:
         """What a run is about to do, in a line or two."""
@@ -208,10 +206,11 @@ def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters:
     if any(size is None for _, size in sizes):
         return None
     trained = [size or 0 for trainable, size in sizes if trainable]
+    taken = trained_bytes(config.torch, trained, offloads_optimizer(config.torch, trained))
     frozen = make_algorithm(config.algorithm).needs_reference or len(trained) < len(sizes)
-    keeps_frozen = frozen or config.torch.share_base
-    shared = copy_bytes(config.torch) * sum(size or 0 for size in parameters.values()) if keeps_frozen else 0
-    return (trained_bytes(config.torch, trained, offloads_optimizer(config.torch, trained)) + shared) / 1e9
+    if frozen or config.torch.share_base:
+        taken += copy_bytes(config.torch) * sum(size or 0 for size in parameters.values())
+    return taken / 1e9
 
 
 def _placement(
@@ -282,10 +281,7 @@ def _disk(disk_gb: float | None) -> str:
 
 def check_disk(plan: DryRun) -> None:
     """Raises ConfigError where the checkpoints would not fit. Without a size nothing is known, and nothing refused."""
-    place = plan.folder.absolute()
-    while not place.exists():
-        place = place.parent
-    free_gb = shutil.disk_usage(place).free / 1e9
+    free_gb = free_bytes(plan.folder) / 1e9
     if plan.disk_gb is not None and plan.disk_gb > free_gb:
         raise ConfigError(
             f"checkpoints take {_size(plan.disk_gb)} and the disk has {_size(free_gb)} left: set out=FOLDER on another "

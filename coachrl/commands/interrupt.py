@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -21,16 +20,8 @@ _LOOK_EVERY_S = 1.0  # for the notice file: schedulers leave half a minute or mo
 
 
 @contextmanager
-def interrupts_acknowledged(config: RunConfig, run: Run) -> Iterator[None]:
-    """The first Ctrl-C says what is saved and how to go on, and then does what it would have done; a second one does
-    that at once."""
-    with interrupts_said(partial(what_stays, config, run)):
-        yield
-
-
-@contextmanager
-def interrupts_said(what: Callable[[], str]) -> Iterator[None]:
-    """As `interrupts_acknowledged`, for what is no training: `what` gives the words."""
+def interrupts_acknowledged(what: Callable[[], str]) -> Iterator[None]:
+    """The first Ctrl-C says `what` stays, and then does what it would have done; a second one does that at once."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield

@@ -17,7 +17,7 @@ from coachrl.coach.base import is_language_model
 from coachrl.coach.clients.cache import check_cache
 from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
 from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_lines
-from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, interrupts_said, what_stays
+from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, EngineStuck, NothingTrained, ProcessLost
@@ -25,7 +25,7 @@ from coachrl.jsonl import check_place, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
-from coachrl.runs.records import episode_line
+from coachrl.runs.records import episode_line, step_of
 from coachrl.runs.trackers import check_trackers, open_trackers
 from coachrl.trainers.callbacks import Callbacks, StepAudit
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
@@ -77,9 +77,12 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
     """again: as for `make_backend`."""
     if resume:  # first: a whole one that a kill left without its name is the newest
         checkpoints.drop_asides(run.folder / "checkpoints")
-    checkpoint = run.last_checkpoint() if resume and (run.checkpoints() or not config.train.keep_checkpoints) else None
-    first_step = int(checkpoint.name.rpartition("-")[2]) + 1 if checkpoint is not None else 0
-    with Display(console, config.train.steps) as display, interrupts_acknowledged(config, run):
+    # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
+    starts_over = not run.checkpoints() and config.train.keep_checkpoints
+    checkpoint = run.last_checkpoint() if resume and not starts_over else None
+    first_step = step_of(checkpoint) + 1 if checkpoint is not None else 0
+    stays = partial(what_stays, config, run)
+    with Display(console, config.train.steps) as display, interrupts_acknowledged(stays):
         display.on_phase("checking tasks, coach and packages", None)
         async with _prepare_training(config, run.ledger) as ready:
             tasks = (ready.train_tasks, ready.heldout_tasks)
@@ -158,10 +161,6 @@ def _audit(config: RunConfig, run: Run, components: RunComponents) -> StepAudit 
     return TrainingAudit(config, run, components.pipeline.roles, components.train_tasks, make_pool)
 
 
-def _nothing_kept() -> str:
-    return "nothing is kept"
-
-
 async def evaluate_run(
     config: RunConfig,
     run: Run | None,
@@ -175,20 +174,13 @@ async def evaluate_run(
     swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
     if episodes_file is not None:
         check_place(episodes_file, "--episodes ")
-    with run.last_checkpoint_kept() if run is not None else nullcontext() as checkpoint:
-        return await _evaluate(config, checkpoint, episodes_file, console, swap_policies)
-
-
-async def _evaluate(
-    config: RunConfig,
-    checkpoint: Path | None,
-    episodes_file: Path | None,
-    console: Console,
-    swap_policies: str | None,
-) -> dict[str, Any]:
-    if checkpoint is not None:
-        checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
-    with Display(console) as display, interrupts_said(_nothing_kept):
+    with (
+        run.last_checkpoint_kept() if run is not None else nullcontext() as checkpoint,
+        Display(console) as display,
+        interrupts_acknowledged(lambda: "nothing is kept"),
+    ):
+        if checkpoint is not None:
+            checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
         display.on_phase("checking tasks, loading the model", None)
         async with open_components(config, None, with_coach=False) as components:
             if swap_policies is not None:
@@ -221,7 +213,7 @@ async def rollout_once(
     config: RunConfig, count: int, ledger: Path, console: Console
 ) -> tuple[list[Episode], Mapping[str, CoachScore]]:
     """`count` scored episodes of the first training tasks of a run, with the initial weights."""
-    with Display(console) as display, interrupts_said(_nothing_kept):
+    with Display(console) as display, interrupts_acknowledged(lambda: "nothing is kept"):
         display.on_phase("checking tasks, asking the coach, loading the model", None)
         async with open_components(config, ledger, with_coach=True) as components:
             specs = first_specs(components.train_tasks, config, count)

@@ -1,5 +1,7 @@
 """The configuration of a run: one typed tree of sections, and what reads and writes it."""
 
+# ruff: noqa: F401  what is imported here is what other packages take from here
+
 from coachrl.config.algorithm import AlgorithmConfig
 from coachrl.config.backends import OpenRLHFConfig, TorchConfig, VllmConfig
 from coachrl.config.coach import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig, StrategicConfig
@@ -21,40 +23,3 @@ from coachrl.config.sandbox import SandboxConfig
 from coachrl.config.section import Section, flat_settings
 from coachrl.config.tasks import TaskConfig, TaskSection
 from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, SftConfig, TrainConfig
-
-__all__ = [
-    "AlgorithmConfig",
-    "AuditConfig",
-    "CoachConfig",
-    "EvalConfig",
-    "EvidenceConfig",
-    "MemberConfig",
-    "OpenRLHFConfig",
-    "PipelineConfig",
-    "PolicyConfig",
-    "RetrospectiveConfig",
-    "RewardConfig",
-    "RoleConfig",
-    "RolloutConfig",
-    "RunConfig",
-    "SamplingConfig",
-    "SandboxConfig",
-    "Section",
-    "SftConfig",
-    "StrategicConfig",
-    "TaskConfig",
-    "TaskSection",
-    "TorchConfig",
-    "TrainConfig",
-    "VllmConfig",
-    "dump_config",
-    "find_config",
-    "flat_settings",
-    "laid_over",
-    "load_config",
-    "make_section",
-    "parse_config",
-    "resumable_settings",
-    "sources_of",
-    "with_absolute_paths",
-]

@@ -45,8 +45,8 @@ _METHODS = {
 """What a run calls of an algorithm, and with what."""
 
 DEFAULT = "reinforce_pp"
-FOREIGN_KEY, UNKNOWN_NAME = "foreign_key", "unknown_name"
-"""Types of errors whose message is the whole sentence: a key that the chosen algorithm does not have, and a name or
+WHOLE_SENTENCE = "whole_sentence"
+"""The type of errors whose message says it all: of a key that the chosen algorithm does not have, and of a name or
 import path that stands for no algorithm."""
 
 
@@ -177,7 +177,7 @@ def read_algorithm(given: Any) -> AlgorithmConfig:
     config_class = _config_class(name)
     if foreign := [str(key) for key in given if key not in config_class.model_fields]:
         sentences = _foreign(foreign, given, name, config_class.model_fields.keys())
-        raise _refusal(FOREIGN_KEY, dict(zip(foreign, sentences, strict=True)))
+        raise _refusal(dict(zip(foreign, sentences, strict=True)))
     return config_class.model_validate({**given, "name": name})
 
 
@@ -199,7 +199,7 @@ def _config_class(name: str) -> type[AlgorithmConfig]:
     try:
         config_class: type[AlgorithmConfig] = find_algorithm(name).Config
     except ConfigError as error:
-        raise _refusal(UNKNOWN_NAME, {"name": str(error)}) from error
+        raise _refusal({"name": str(error)}) from error
     return config_class
 
 
@@ -219,10 +219,10 @@ def _foreign(keys: list[str], given: Mapping[str, Any], name: str, known: Set[st
     return sentences
 
 
-def _refusal(kind: str, messages: Mapping[str, str]) -> ValidationError:
+def _refusal(messages: Mapping[str, str]) -> ValidationError:
     """An error from the messages about keys of the section, which keeps the places of the keys."""
-    wrong = [
-        InitErrorDetails(type=PydanticCustomError(kind, "{message}", {"message": message}), loc=(key,), input=None)
-        for key, message in messages.items()
-    ]
+    wrong = []
+    for key, message in messages.items():
+        said = PydanticCustomError(WHOLE_SENTENCE, "{message}", {"message": message})
+        wrong.append(InitErrorDetails(type=said, loc=(key,), input=None))
     return ValidationError.from_exception_data("algorithm", wrong)

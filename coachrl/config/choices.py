@@ -24,11 +24,13 @@ def check_choice(value: str, kind: str, shipped: Collection[str], example: str) 
 
     Raises ValueError that names the nearest: for validators of the configuration."""
     if ":" not in value and value not in shipped:
-        raise ValueError(
-            f"no {kind} '{one_line(value)}'{nearest(value, shipped)} "
-            f"(shipped: {', '.join(shipped)}; your own: {example})"
-        )
+        raise ValueError(_unknown(value, kind, shipped, example))
     return value
+
+
+def _unknown(value: str, kind: str, shipped: Collection[str], example: str) -> str:
+    close = nearest(value, shipped)
+    return f"no {kind} '{one_line(value)}'{close} (shipped: {', '.join(shipped)}; your own: {example})"
 
 
 @contextmanager
@@ -95,9 +97,7 @@ def find_class(kind: str, name: str, shipped: Mapping[str, str], example: str) -
     """
     path = shipped.get(name, name)
     if ":" not in path:
-        raise ConfigError(
-            f"no {kind} '{one_line(name)}'{nearest(name, shipped)} (shipped: {', '.join(shipped)}; your own: {example})"
-        )
+        raise ConfigError(_unknown(name, kind, shipped, example))
     return import_by_path(path, kind)
 
 

@@ -177,36 +177,20 @@ class CoachConfig(Section):
         return f"{self.combine} of {', '.join(m.name for m in self.ensemble)}" if self.ensemble else self.name
 
     @model_validator(mode="after")
-    def _ensemble_is_whole(self) -> CoachConfig:
-        if not self.ensemble:
-            return self
-        if self.name != "rules" or self.prompt is not None or self.api_base is not None:
-            raise ValueError("ensemble lists every coach: leave coach.name, coach.prompt and coach.api_base out")
-        needed = 3 if self.combine == "trimmed" else 2
-        if len(self.ensemble) < needed:
-            raise ValueError(
-                f"ensemble: combine={self.combine} needs {needed} coaches or more, not {len(self.ensemble)}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _siblings_are_compared_by_one_coach(self) -> CoachConfig:
-        if self.compare == "none":
-            return self
-        if self.ensemble or ":" in self.name:
-            raise ValueError("compare: siblings are compared by the rules or by one language model")
-        if self.suggest or self.strategic.window_steps:
-            raise ValueError("compare: siblings are not compared with suggest or strategic; leave these out")
-        return self
-
-    @model_validator(mode="after")
-    def _tools_are_for_one_action(self) -> CoachConfig:
-        if self.tools.turns and self.compare != "none":
-            raise ValueError("tools: a coach that compares siblings runs no programs; leave tools or compare out")
-        return self
-
-    @model_validator(mode="after")
-    def _thinking_leaves_room(self) -> CoachConfig:
+    def _settings_fit_together(self) -> CoachConfig:
+        if self.ensemble:
+            if self.name != "rules" or self.prompt is not None or self.api_base is not None:
+                raise ValueError("ensemble lists every coach: leave coach.name, coach.prompt and coach.api_base out")
+            needed, given = 3 if self.combine == "trimmed" else 2, len(self.ensemble)
+            if given < needed:
+                raise ValueError(f"ensemble: combine={self.combine} needs {needed} coaches or more, not {given}")
+        if self.compare != "none":
+            if self.ensemble or ":" in self.name:
+                raise ValueError("compare: siblings are compared by the rules or by one language model")
+            if self.suggest or self.strategic.window_steps:
+                raise ValueError("compare: siblings are not compared with suggest or strategic; leave these out")
+            if self.tools.turns:
+                raise ValueError("tools: a coach that compares siblings runs no programs; leave tools or compare out")
         if self.thinking_budget is not None and self.thinking_budget >= self.max_tokens:
             raise ValueError(
                 f"thinking_budget of {self.thinking_budget} leaves no room for an answer in max_tokens "

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from coachrl.config.algorithm import FOREIGN_KEY, UNKNOWN_NAME
+from coachrl.config.algorithm import WHOLE_SENTENCE
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, sections_in
 from coachrl.config.tasks import SOURCES, ImportedTasks, sources_with
@@ -39,7 +40,7 @@ def explain(item: Any) -> str:
     if item["type"] in ("model_type", "model_attributes_type") or item["type"].startswith("union_tag_"):
         return f"{dotted}: it is a section of keys ({', '.join(keys_at(place))}), not {brief(item['input'])}"
     message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] in (FOREIGN_KEY, UNKNOWN_NAME):
+    if item["type"] == WHOLE_SENTENCE:
         return message
     if item["type"] == "string_type" and isinstance(item["input"], (bool, int, float)):
         # YAML reads no, on and 7 as something else than text; a word in a word's quotes it leaves alone.
@@ -81,9 +82,9 @@ def _explain_source(source: Any) -> str:
     return f"tasks.source: it must be one of {', '.join(SOURCES)}{close} (got {brief(source)})"
 
 
-def keys_at(place: tuple[str, ...]) -> list[str]:
-    """The keys of the section at `place`. A dictionary of sections counts as one level."""
-    sections: list[type[Section]] = [RunConfig]
+def keys_at(place: Iterable[str], root: type[BaseModel] = RunConfig) -> list[str]:
+    """The keys of the section at `place` below `root`. A dictionary of sections counts as one level."""
+    sections = [root]
     for key in place:
         annotations = [section.model_fields[key].annotation for section in sections if key in section.model_fields]
         sections = [found for annotation in annotations for found in sections_in(annotation)] or sections

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from coachrl.config.algorithm import SAVED
 from coachrl.config.explain import explain, place_of
@@ -43,7 +43,7 @@ def load_config(
     below: gives the tree that stands below all of these, made from what they say. saved: whether it is that of a run's
     folder, for which the code of an algorithm of the user's own need not be at hand. Raises ConfigError.
     """
-    tree = _read_yaml(config) if isinstance(config, Path) else copy.deepcopy(dict(config or {}))
+    tree = _tree_of(config)
     given = _lay_given(tree, overrides, flags)
     whole = tree if below is None else laid_over(below(tree), tree)
     return parse_config(whole, str(config) if isinstance(config, Path) else "", given, saved)
@@ -65,7 +65,10 @@ def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[st
         now = _at(tree, dotted)
         if now != value and value not in (None, [], {}):  # a flag that empties a setting makes room for an override
             raise ConfigError(f"{dotted} is given twice, by an option and by an override: leave one of them out")
-    return [key for dotted, value in given for key in (flat_settings({dotted: value}) or [dotted])]
+    keys: list[str] = []
+    for dotted, value in given:
+        keys += flat_settings({dotted: value}) or [dotted]
+    return keys
 
 
 def sources_of(
@@ -75,7 +78,7 @@ def sources_of(
     below: Below | None = None,
 ) -> dict[str, str]:
     """Dotted key -> where `load_config`, given the same, takes its value from; defaults are left out."""
-    tree = _read_yaml(config) if isinstance(config, Path) else copy.deepcopy(dict(config or {}))
+    tree = _tree_of(config)
     file = dict.fromkeys(flat_settings(tree), config.name if isinstance(config, Path) else "given")
     places = [tuple(key.split(".")) for key in _lay_given(tree, overrides, flags)]
     given = [key for key in flat_settings(tree) if _concerns(tuple(key.split(".")), places)]
@@ -175,7 +178,7 @@ def _absolute(name: str, value: Any) -> Any:
     return value
 
 
-def resumable_settings(section: type[Section] = RunConfig, prefix: str = "") -> list[str]:
+def resumable_settings(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
     """Dotted keys of the settings that a resumed run may change."""
     keys = []
     for name, field in section.model_fields.items():
@@ -203,13 +206,16 @@ def find_config(name: str) -> Path:
     raise ConfigError(f"no config file {name}{close} (shipped: {', '.join(shipped)})")
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    where = f"config file {path}"
-    tree = parse_yaml(read_text(path, where), where)
+def _tree_of(config: Path | Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a YAML file says, or a copy of what would stand in one."""
+    if not isinstance(config, Path):
+        return copy.deepcopy(dict(config or {}))
+    where = f"config file {config}"
+    tree = parse_yaml(read_text(config, where), where)
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"config file {path}: it must be a mapping of keys, not a {type(tree).__name__}")
+        raise ConfigError(f"{where}: it must be a mapping of keys, not a {type(tree).__name__}")
     return tree
 
 

@@ -99,16 +99,12 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _workers_need_engines(self) -> RunConfig:
+    def _backend_fits(self) -> RunConfig:
         if self.rollout.workers > 1 and self.backend != "openrlhf":
             raise ValueError(
                 f"rollout.workers={self.rollout.workers} needs backend=openrlhf: the {self.backend} backend generates "
                 "in the process that plays the episodes"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _a_base_is_shared_in_one_process(self) -> RunConfig:
         if self.torch.share_base and self.backend == "openrlhf":
             raise ValueError(
                 "torch.share_base is for backend=torch and backend=vllm (it is openrlhf): there every policy has "

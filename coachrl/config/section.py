@@ -37,9 +37,9 @@ def is_resumable(field: FieldInfo) -> bool:
     return isinstance(extra, dict) and extra.get("resumable") is True
 
 
-def sections_in(annotation: Any) -> Iterator[type[Section]]:
+def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
     """The sections that stand in the type of a setting: itself, the members of a union, the values of a dictionary."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
         yield from sections_in(part)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
 import resource
 import subprocess
 import sys
@@ -13,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from coachrl.doctor.machine import Finding
+from coachrl.resources import machine_bytes
+from coachrl.sandbox.checks import Finding
 
 _OPEN_FILES, _PROCESSES = 16_384, 16_384  # Ray, engines and trainers hold a connection and a thread or more to each
 _COLLECTIVE_S = 120.0  # importing torch included, on a machine that does other things
@@ -65,7 +65,7 @@ def _locked_memory() -> Finding:
 def main_memory(planned_gb: float, gpus: int, gpus_here: int) -> Finding:
     """planned_gb: by the plan of a run, on all machines together. gpus: of the run; gpus_here: of this machine, to tell
     how many machines there will be."""
-    has_gb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    has_gb = machine_bytes() / 1e9
     machines = math.ceil(gpus / gpus_here) if gpus_here else 1
     among = f", {planned_gb / machines:.0f} GB on each of {machines} machines" if machines > 1 else ""
     return Finding(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coachrl.doctor import cluster
-from coachrl.doctor.machine import Finding
+from coachrl.sandbox.checks import Finding
 
 # What the extra `openrlhf` pins; the same package may carry vLLM under a second name on CPU.
 PINS = {
@@ -37,6 +37,7 @@ INSTALL_VLLM = "pip install 'coachrl[vllm]', on Linux with Python 3.11 or 3.12"
 _CUDA = "13"  # of the torch that vLLM asks for
 DRIVER = 580  # the first that runs it
 _CAPABILITY = 8.0
+_MEMORY = ("name", "memory.total", "memory.used")  # of a card, as nvidia-smi calls them
 
 
 def diagnose_distributed(main_memory: tuple[float, int] | None = None) -> list[Finding]:
@@ -98,7 +99,7 @@ def installed(package: str) -> str | None:
 def smallest_card() -> tuple[float, str] | None:
     """Memory of this machine's smallest GPU, in 10^9 bytes, and its name; None where no GPU is seen, or none tells."""
     try:
-        cards = [(float(total) * 2**20 / 1e9, name) for name, total, _ in _cards()]
+        cards = [(float(total) * 2**20 / 1e9, name) for name, total, _ in asked(*_MEMORY)]
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return min(cards, default=None)
@@ -106,7 +107,7 @@ def smallest_card() -> tuple[float, str] | None:
 
 def _gpus() -> list[Finding]:
     try:
-        cards = _cards()
+        cards = asked(*_MEMORY)
     except FileNotFoundError as error:
         return [Finding("gpus", False, str(error), "install NVIDIA's driver, or use backend=torch")]
     except subprocess.TimeoutExpired:
@@ -114,11 +115,6 @@ def _gpus() -> list[Finding]:
     except OSError as error:
         return [Finding("gpus", False, f"nvidia-smi: {error}", "check the driver")]
     return [_gpu(number, *card) for number, card in enumerate(cards)]
-
-
-def _cards() -> list[tuple[str, str, str]]:
-    """Name, MiB in all and MiB in use of every GPU, in nvidia-smi's words. Raises OSError where it gives none."""
-    return [(name, total, used) for name, total, used in asked("name", "memory.total", "memory.used")]
 
 
 def asked(*questions: str) -> list[list[str]]:

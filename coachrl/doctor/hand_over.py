@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from coachrl.config import RunConfig
-from coachrl.doctor.machine import Finding
+from coachrl.sandbox.checks import Finding
 from coachrl.trainers.backends.torch.tiny_random import write_tiny_random
 from coachrl.types import Generation, SamplingParams, TrainSample
 

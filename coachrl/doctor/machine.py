@@ -7,28 +7,18 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from coachrl.coach.clients.keys import KEY_VARIABLES as KEYS_BY_PROVIDER
 from coachrl.config import SandboxConfig
 from coachrl.errors import CoachrlError
+from coachrl.resources import free_bytes, machine_bytes
 from coachrl.sandbox import make_sandbox
+from coachrl.sandbox.checks import Finding
 
 KEY_VARIABLES = (*(name for names in KEYS_BY_PROVIDER.values() for name in names), "GOOGLE_APPLICATION_CREDENTIALS")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check. optional findings do not make `coachrl doctor` fail."""
-
-    name: str
-    ok: bool
-    detail: str
-    remedy: str = ""
-    optional: bool = False
 
 
 def diagnose(sandbox: SandboxConfig) -> list[Finding]:
@@ -67,7 +57,7 @@ def _sandbox(settings: SandboxConfig) -> list[Finding]:
     if settings.kind == "local":
         from coachrl.sandbox.local import probe
 
-        return [Finding(f"sandbox: {check.name}", check.ok, check.detail, check.remedy) for check in probe()]
+        return [replace(check, name=f"sandbox: {check.name}") for check in probe()]
     try:
         asyncio.run(_start(settings))
     except CoachrlError as error:
@@ -101,10 +91,10 @@ def _small_model() -> Finding:
 
 def _memory() -> Finding:
     try:
-        total_gb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+        total_gb = machine_bytes() / 2**30
     except (ValueError, OSError):
         return Finding("memory", True, "size not known on this system", optional=True)
-    free_gb = shutil.disk_usage(Path.cwd()).free / 2**30
+    free_gb = free_bytes(Path.cwd()) / 2**30
     return Finding(
         "memory and disk",
         total_gb >= 7.4 and free_gb >= 15,

@@ -3,17 +3,16 @@ versions, by a task that runs there."""
 
 from __future__ import annotations
 
-import os
 import platform
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coachrl.doctor import gpu
-from coachrl.doctor.machine import Finding
 from coachrl.errors import BackendError
+from coachrl.resources import free_bytes, machine_bytes
+from coachrl.sandbox.checks import Finding
 
 _ANSWER_S = 120.0  # a worker of Ray has to start there
 _DISK_GB = 15.0
@@ -37,14 +36,11 @@ def look_around(out: Path) -> Node:
         rows = gpu.asked("name", "driver_version")
     except OSError:
         rows = []
-    place = out.absolute()
-    while not place.exists():
-        place = place.parent
     return Node(
         gpus=tuple(name for name, _ in rows),
         driver=rows[0][1] if rows else "",
-        memory_gb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9,
-        disk_gb=shutil.disk_usage(place).free / 1e9,
+        memory_gb=machine_bytes() / 1e9,
+        disk_gb=free_bytes(out) / 1e9,
         versions={"python": platform.python_version(), **{name: gpu.installed(name) or "" for name in gpu.PINS}},
     )
 

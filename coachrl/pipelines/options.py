@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from coachrl.config import PipelineConfig
+from coachrl.config import PipelineConfig, Section
+from coachrl.config.explain import keys_at
 from coachrl.errors import ConfigError
 from coachrl.text import brief, nearest, one_line
 
 
-class PipelineOptions(BaseModel):
+class PipelineOptions(Section):
     """Base of a pipeline's `Options`; by itself the options of a pipeline that has none."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
     def complete(cls) -> bool:
@@ -35,7 +34,7 @@ def _explain(item: Any, kind: type[PipelineOptions], pipeline: str) -> str:
     *parents, leaf = (str(part) for part in item["loc"]) if item["loc"] else ("",)
     dotted = one_line(".".join([*parents, leaf]))
     if item["type"] == "extra_forbidden":
-        known = _fields_at(kind, parents)
+        known = keys_at(parents, kind)
         listed = f"options: {', '.join(known)}" if known else "it takes no options"
         return f"{pipeline} has no option '{dotted}'{nearest(leaf, known)}; {listed}"
     if item["type"] == "missing":
@@ -44,13 +43,3 @@ def _explain(item: Any, kind: type[PipelineOptions], pipeline: str) -> str:
         return f"{pipeline} needs the option '{dotted}'{meaning}"
     message = str(item["msg"]).removeprefix("Value error, ")
     return f"{dotted}: {message} (got {brief(item['input'])})" if dotted else message
-
-
-def _fields_at(kind: type[BaseModel], parents: list[str]) -> list[str]:
-    for name in parents:
-        child = kind.model_fields[name].annotation if name in kind.model_fields else None
-        if get_origin(child) is dict:  # the name after this one is a key of it
-            child = get_args(child)[1]
-        if isinstance(child, type) and issubclass(child, BaseModel):
-            kind = child
-    return list(kind.model_fields)

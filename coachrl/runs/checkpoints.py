@@ -47,9 +47,11 @@ class Checkpoint:
 
 def made_with(config: RunConfig, roles: Sequence[Role]) -> dict[str, str]:
     """What a run must have to load a checkpoint of the run of `config`: the same pipeline, and initial models."""
-    models = {policy: config.initial_model(policy) for policy in policy_names(roles)}
-    absolute = {policy: str(Path(m).resolve()) if Path(m).is_dir() else m for policy, m in models.items()}
-    return {"pipeline": config.pipeline.name} | {f"model of policy {key}": value for key, value in absolute.items()}
+    needed = {"pipeline": config.pipeline.name}
+    for policy in policy_names(roles):
+        model = config.initial_model(policy)
+        needed[f"model of policy {policy}"] = str(Path(model).resolve()) if Path(model).is_dir() else model
+    return needed
 
 
 def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "") -> None:
@@ -107,34 +109,34 @@ def inspect(folder: Path, contents: bool = False) -> Checkpoint:
     """What is known of a checkpoint. contents: read every file of it, too, and compare. Never raises for one that is
     not whole."""
     match = _NAME.match(folder.name.removeprefix("."))  # a dot: as it is written, or removed
-    step, size_bytes = int(match[1]) if match else -1, 0
+    step, size_bytes, weights, is_known = int(match[1]) if match else -1, 0, "", True
     try:
         found = _entries(folder)
         size_bytes = sum(size or 0 for size in found.values())
         record = json.loads(whole_text(folder / SEAL))
-        if record.pop("blake2b") != _digest_of(record):
-            return Checkpoint(folder, step, size_bytes, f"is damaged: {SEAL} is not as it was written")
-        if record["step"] != step:
-            return Checkpoint(folder, step, size_bytes, f"is of another step: {SEAL} says {brief(record['step'])}")
-        weights, _ = str(record["weights"]), dict(record["made_with"])
-        files = {name: (int(kept["bytes"]), str(kept["blake2b"])) for name, kept in record["files"].items()}
-    except FileNotFoundError:
-        return Checkpoint(folder, step, size_bytes, f"has no {SEAL}: it was not written to its end")
-    except (IsADirectoryError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return Checkpoint(folder, step, size_bytes, f"has a {SEAL} that cannot be read ({error})")
-    except OSError as error:
-        return _unreadable(folder, step, size_bytes, error)
-    try:
+        weights, files = _sealed(record, step)
         problem = _cut_short(found, files) or (_damaged(folder, files) if contents else "")
-    except OSError as error:
-        return _unreadable(folder, step, size_bytes, error)
-    return Checkpoint(folder, step, size_bytes, problem, weights)
+    except CheckpointError as error:
+        problem = str(error)
+    except FileNotFoundError:
+        problem = f"has no {SEAL}: it was not written to its end"
+    except (IsADirectoryError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        problem = f"has a {SEAL} that cannot be read ({error})"
+    except OSError as error:  # whether it is whole can be said by who may read it, or once the disk answers again
+        name = one_line(os.path.relpath(error.filename, folder)) if error.filename else folder.name
+        problem, is_known = f"cannot be read: {name}: {error.strerror}", False
+    return Checkpoint(folder, step, size_bytes, problem, "" if problem else weights, is_known)
 
 
-def _unreadable(folder: Path, step: int, size_bytes: int, error: OSError) -> Checkpoint:
-    """Whether it is whole can be said by who may read it, or once the disk answers again."""
-    name = one_line(os.path.relpath(error.filename, folder)) if error.filename else folder.name
-    return Checkpoint(folder, step, size_bytes, f"cannot be read: {name}: {error.strerror}", is_known=False)
+def _sealed(record: Any, step: int) -> tuple[str, dict[str, tuple[int, str]]]:
+    """What the weights of step `step` have come of, and size and digest of each file, by the record of its seal. Raises
+    CheckpointError where that is another one's, and KeyError, TypeError, ValueError or AttributeError for no record."""
+    if record.pop("blake2b") != _digest_of(record):
+        raise CheckpointError(f"is damaged: {SEAL} is not as it was written")
+    if record["step"] != step:
+        raise CheckpointError(f"is of another step: {SEAL} says {brief(record['step'])}")
+    weights, _ = str(record["weights"]), dict(record["made_with"])
+    return weights, {name: (int(kept["bytes"]), str(kept["blake2b"])) for name, kept in record["files"].items()}
 
 
 def listed(root: Path) -> list[Path]:

@@ -23,23 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from coachrl.config import (
-    RunConfig,
-    dump_config,
-    load_config,
-    resumable_settings,
-    with_absolute_paths,
-)
+from coachrl.config import RunConfig, dump_config, load_config, resumable_settings, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
-from coachrl.jsonl import (
-    append_jsonl,
-    drop_asides,
-    drop_torn_line,
-    fsync,
-    json_line,
-    read_jsonl,
-    write_aside,
-)
+from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, fsync, json_line, read_jsonl, write_aside
 from coachrl.parsing import named_path, read_json
 from coachrl.runs import checkpoints, leftovers, log_file
 from coachrl.runs.frames import RunFrames, summary_html

@@ -108,7 +108,7 @@ def adding_labels(run: Run) -> Iterator[Callable[[Sequence[Label]], None]]:
         descriptor = os.open(writable_file(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             _lock(descriptor)
-            yield lambda labels: _append(descriptor, "".join(json_line(asdict(label)) for label in labels).encode())
+            yield lambda labels: _append(descriptor, labels)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -126,7 +126,8 @@ def _lock(descriptor: int) -> None:
         return
 
 
-def _append(descriptor: int, data: bytes) -> None:
+def _append(descriptor: int, labels: Sequence[Label]) -> None:
+    data = "".join(json_line(asdict(label)) for label in labels).encode()
     before = os.fstat(descriptor).st_size
     # A line that a kill left without its end must not swallow the next one.
     if before and os.pread(descriptor, 1, before - 1) != b"\n":

@@ -148,14 +148,8 @@ def _read_owner(descriptor: int) -> Owner | None:
         said = json.loads(os.pread(descriptor, 4096, 0))
         texts = {key: one_line(str(said[key])) for key in ("user", "host", "since", "doing")}
         return Owner(pid=int(said["pid"]), **texts)
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        OverflowError,
-        RecursionError,
-    ):  # empty, half written, or somebody else's file
-        return None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None  # it is empty, half written, or somebody else's file
 
 
 def _this_process(doing: str) -> Owner:

@@ -5,7 +5,6 @@ It is written in the form that the Hugging Face hub reads: a YAML header, then M
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,10 +53,11 @@ def model_card(
     if not Path(base).is_absolute() and base.count("/") == 1:  # a folder of this machine means nothing elsewhere
         header["base_model"] = base
     played = [role for role in roles if role.policy == policy]
+    who = ", ".join(f"`{role.name}`" for role in played)
     lines = [
         f"# {policy}, of a team trained by coachrl",
         "",
-        f"The weights that {_listed([role.name for role in played]) or policy} "
+        f"The weights that {who or policy} "
         f"{'play' if len(played) > 1 else 'plays'} with in the pipeline "
         f"`{config.pipeline.name}`, after {step} of {config.train.steps} training steps. They were trained as part of "
         "a team: alone, and with other prompts, they may do less.",
@@ -94,7 +94,3 @@ def _measured(step: int, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
         "|---|---|---|",
         *rows,
     ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return json.dumps(list(names), ensure_ascii=False).strip("[]").replace('"', "`")

@@ -32,7 +32,7 @@ class ScoredEpisode(NamedTuple):
 
 
 def step_of(episode_file: Path) -> int:
-    """The training step of one of `Run.episode_files`, or the number of steps before the evaluation."""
+    """The training step of one of `Run.episode_files` or of a checkpoint; the number of steps before an evaluation."""
     return int(episode_file.stem.rpartition("-")[2])
 
 

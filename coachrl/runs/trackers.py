@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -28,6 +27,7 @@ from coachrl.types import Episode
 log = logging.getLogger(__name__)
 
 PROJECT = "coachrl"
+_IDS = "trackers.json"
 _PACKAGES = {"tensorboard": "tensorboardX"}  # where it is not called as the tracker is
 
 
@@ -254,12 +254,8 @@ def _noted_id(run: Run, tracker: str) -> str:
     return known
 
 
-def _ids_file(run: Run) -> Path:
-    return run.folder / "trackers.json"
-
-
 def _read_ids(run: Run) -> dict[str, str]:
-    path = _ids_file(run)
+    path = run.folder / _IDS
     ids = read_json(path, str(path)) if path.is_file() else {}
     if not isinstance(ids, dict) or not all(isinstance(one, str) for one in ids.values()):
         raise ConfigError(f"{path}: {brief(ids)} does not say what the run is called at its trackers: remove the file")
@@ -267,4 +263,4 @@ def _read_ids(run: Run) -> dict[str, str]:
 
 
 def _note_id(run: Run, tracker: str, run_id: str) -> None:
-    write_aside(_ids_file(run), json.dumps({**_read_ids(run), tracker: run_id}) + "\n")
+    write_aside(run.folder / _IDS, json.dumps({**_read_ids(run), tracker: run_id}) + "\n")

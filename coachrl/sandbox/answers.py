@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
 from coachrl.errors import SandboxError
 from coachrl.sandbox.inside import files as names
 from coachrl.sandbox.inside import wire
+from coachrl.text import brief
 from coachrl.types import Execution, ExecutionState
 
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MAX_PART_BYTES = 1024 * 1024 * 1024  # of a file, or of what a program printed
+_STATES = frozenset(get_args(ExecutionState)) - {"infrastructure"}  # code cannot claim that it was not its doing
+_ENDED_BY_ITSELF = ("ok", "error", "oom")
 
 
 async def read_header(reader: asyncio.StreamReader) -> dict[str, Any]:
@@ -48,31 +51,42 @@ async def read_answer(
 
 
 def execution_of(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Execution:
-    state, exit_code, wall_s = header.get("state"), header.get("exit_code"), header.get("wall_s")
+    """What a report says of an execution. Raises SandboxError for what is none."""
+    state, exit_code, wall_s = (header.get(key) for key in ("state", "exit_code", "wall_s"))
     if (
         not isinstance(state, str)
-        or state not in get_args(ExecutionState)
-        or not isinstance(exit_code, int | None)
+        or state not in _STATES
+        or not (exit_code is None or (isinstance(exit_code, int) and -64 <= exit_code <= 255))  # a signal's is negative
+        or isinstance(wall_s, bool)
         or not isinstance(wall_s, int | float)
-        or not 0 <= wall_s < math.inf
+        or not 0 <= wall_s <= sys.float_info.max
     ):
         raise SandboxError("an answer that is not the report of an execution")
     return Execution(
         state=cast(ExecutionState, state),
         stdout=stdout.decode(errors="replace"),
         stderr=stderr.decode(errors="replace"),
-        exit_code=exit_code,
+        exit_code=exit_code if state in _ENDED_BY_ITSELF else None,
         files_written=checked_names(header.get("files_written")),
         wall_s=float(wall_s),
     )
 
 
 def checked_names(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+    """File names of a list. Raises SandboxError."""
+    if not isinstance(value, list):
         raise SandboxError("an answer without file names")
-    for name in value:
-        try:
-            names.parts_of(name)
-        except ValueError as error:
-            raise SandboxError(f"an answer that cannot be: {error}") from None
-    return tuple(value)
+    return tuple(map(checked_name, value))
+
+
+def checked_name(name: object) -> str:
+    """`name` where it is one that `inside.files` could have listed. Raises SandboxError."""
+    if not isinstance(name, str) or not name.isprintable() or len(name) > names.MAX_NAME_CHARS:
+        raise SandboxError(f"an answer with {brief(name)} in the place of a file name")
+    try:
+        plain = "/".join(names.parts_of(name)) == name
+    except ValueError:
+        plain = False
+    if not plain:
+        raise SandboxError(f"an answer that cannot be: {name!r} is not a plain relative file name")
+    return name

@@ -74,13 +74,15 @@ _REMEDY = "this kernel or container does not keep what bubblewrap asked for; use
 
 
 @dataclass(frozen=True)
-class Check:
-    """One control. detail: what was found; remedy: what to do where it is not ok."""
+class Finding:
+    """One check of the machine. detail: what was found; remedy: what to do where it is not ok. optional: what some runs
+    alone need."""
 
     name: str
     ok: bool
     detail: str = ""
     remedy: str = ""
+    optional: bool = False
 
 
 def _hidden_paths() -> list[str]:
@@ -96,7 +98,7 @@ def _home_entries() -> list[str]:
     return [str(path) for path in home.iterdir() if not python.is_relative_to(path)]
 
 
-async def try_controls(workspace: Workspace) -> list[Check]:
+async def try_controls(workspace: Workspace) -> list[Finding]:
     """One check for each control, tried in `workspace`, which must have SMALL.
 
     Raises SandboxUnavailable where the attempts themselves could not be run.
@@ -107,9 +109,8 @@ async def try_controls(workspace: Workspace) -> list[Check]:
         execution = await workspace.run(code)
     if execution.state != "ok":
         raise SandboxUnavailable(f"the sandbox's self-check ended with {execution.state}: {execution.stderr.strip()}")
+    found = json.loads(execution.stdout).items()
     return [
-        Check(
-            name, ok=not problem, detail=problem or "holds", remedy="" if not problem else _REMEDIES.get(name, _REMEDY)
-        )
-        for name, problem in json.loads(execution.stdout).items()
+        Finding(name, False, problem, _REMEDIES.get(name, _REMEDY)) if problem else Finding(name, True, "holds")
+        for name, problem in found
     ]

@@ -21,7 +21,7 @@ import tenacity
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable
-from coachrl.sandbox.base import limits_of, read_host_files
+from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files
 from coachrl.sandbox.bubblewrap import INSIDE, environment
 from coachrl.sandbox.fusion_reports import REPORT, Contents, most_answer_bytes, read_report
 from coachrl.sandbox.inside import wire
@@ -37,21 +37,6 @@ _GRACE_S = 20.0  # beyond an execution's own limit: packing, and a busy server
 _ORDER = "coachrl-order"
 _NOT_STARTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _REFUSED_BEFORE_START = (429, 503)
-_MODULES = (
-    "__init__.py",
-    "calls.py",
-    "files.py",
-    "jail.py",
-    "keeper.py",
-    "memory_in_use.py",
-    "plain.py",
-    "program.py",
-    "remote.py",
-    "stillness.py",
-    "supervisor.py",
-    "warm.py",
-    "wire.py",
-)
 
 
 class _NotStarted(SandboxError):
@@ -62,7 +47,7 @@ class _NotStarted(SandboxError):
         self.retry_after_s = retry_after_s
 
 
-class FusionSandbox:
+class FusionSandbox(Sandbox):
     """Workspaces whose code runs on the server at `settings.url`. Raises ConfigError where that is no address.
 
     max_attempts: how often a request is sent that the server did not take
@@ -80,7 +65,7 @@ class FusionSandbox:
         self._starting, self._checked, self._closed = asyncio.Lock(), False, False
 
     async def start(self) -> None:
-        """See `Sandbox.start`: one execution is tried. Raises SandboxUnavailable where the server cannot be used."""
+        """One execution is tried. Raises SandboxUnavailable where the server cannot be used."""
         async with self._starting:
             if self._checked:
                 return
@@ -95,13 +80,12 @@ class FusionSandbox:
             self._checked = True
 
     async def open(self, files: Mapping[str, Path]) -> FusionWorkspace:
-        """See `Sandbox.open`. Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
+        """Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
         data = await asyncio.to_thread(read_host_files, files, self.limits)
         await self.start()
         return FusionWorkspace(self, Contents(data))
 
     async def close(self) -> None:
-        """See `Sandbox.close`."""
         self._closed = True
         if self._client is not None:
             await self._client.aclose()
@@ -168,8 +152,8 @@ class FusionSandbox:
         return max(min(asked_s, _MOST_WAIT_S), backoff(state))
 
 
-class FusionWorkspace:
-    """See `Workspace`. Its files are held here, and sent along with each execution."""
+class FusionWorkspace(Workspace):
+    """Its files are held here, and sent along with each execution."""
 
     def __init__(self, sandbox: FusionSandbox, contents: Contents) -> None:
         self._sandbox, self._contents = sandbox, contents
@@ -177,7 +161,6 @@ class FusionWorkspace:
         self._closed = False
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
-        """See `Workspace.run`."""
         limits = self._sandbox.limits if timeout_s is None else replace(self._sandbox.limits, timeout_s=timeout_s)
         async with self._turn:
             try:
@@ -186,12 +169,10 @@ class FusionWorkspace:
                 return Execution("infrastructure", stderr=f"the sandbox failed, not the code: {printable(str(error))}")
 
     async def files(self) -> tuple[str, ...]:
-        """See `Workspace.files`."""
         self._check_open()
         return tuple(sorted(self._contents.files))
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
-        """See `Workspace.read`."""
         self._check_open()
         data = self._contents.files.get(name)
         if data is None:
@@ -201,13 +182,11 @@ class FusionWorkspace:
         return data
 
     async def copy(self) -> FusionWorkspace:
-        """See `Workspace.copy`."""
         async with self._turn:
             self._check_open()
             return FusionWorkspace(self._sandbox, self._contents)
 
     async def close(self) -> None:
-        """See `Workspace.close`."""
         self._closed = True
         self._contents = Contents()
 
@@ -239,7 +218,8 @@ class FusionWorkspace:
             "files": [[name, len(data)] for name, data in self._contents.files.items()],
             "modes": list(self._contents.modes.items()),
         }
-        sent = {f"coachrl-inside/inside/{name}": (INSIDE / name).read_bytes() for name in _MODULES}
+        modules = (path for path in INSIDE.glob("*.py") if path.name != "zygote.py")  # which serves local sandboxes
+        sent = {f"coachrl-inside/inside/{path.name}": path.read_bytes() for path in modules}
         sent[_ORDER] = b"".join([wire.pack(order), *self._contents.files.values()])
         return {
             "language": "python",

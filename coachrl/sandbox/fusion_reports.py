@@ -11,25 +11,24 @@ import base64
 import io
 import json
 import logging
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from coachrl.errors import SandboxError
-from coachrl.sandbox.inside import files as names
+from coachrl.sandbox.answers import checked_name, execution_of
 from coachrl.sandbox.inside import remote, wire
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.text import one_line
-from coachrl.types import Execution, ExecutionState
+from coachrl.types import Execution
 
 logger = logging.getLogger(__name__)
 
 REPORT = "coachrl-report"
 _WORDS_BYTES = 16 * 2**20  # of a server, beside the report
 _ANSWER_VALUES = 100_000  # in an answer, whose few fields hold text
+_UNREADABLE = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError)  # raised by what is no report
 _VALUES_A_FILE = 64  # in a report: its name in several lists, with commas of its own
-_STATES = frozenset(get_args(ExecutionState)) - {"infrastructure"}  # code cannot claim that it was not its doing
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def read_report(answer: bytes, begun: str, limits: Limits) -> tuple[Execution, C
         raise SandboxError("answered with another report than the one that was left there")
     try:
         return _unpack(packed, limits)
-    except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, wire.Disconnected) as error:
+    except (SandboxError, wire.Disconnected, *_UNREADABLE) as error:
         logger.debug("a report that cannot be read: %s", error)
         return spoilt
 
@@ -125,55 +124,25 @@ def _unpack(packed: bytes, limits: Limits) -> tuple[Execution, Contents | None]:
     stream = io.BytesIO(packed)
     (size,) = wire.LENGTH.unpack(wire.read_exactly(stream, wire.LENGTH.size))
     header = _json_of(wire.read_exactly(stream, size), _ANSWER_VALUES + _VALUES_A_FILE * limits.max_files)
-    if header["state"] not in _STATES or not _is_exit_code(header["exit_code"]):
-        raise ValueError("no state of an execution")
     stdout, stderr = (wire.read_exactly(stream, _size(size)) for size in header["sizes"])
-    execution = Execution(
-        state=header["state"],
-        stdout=_text(stdout, limits),
-        stderr=_text(stderr, limits),
-        exit_code=header["exit_code"] if header["state"] in ("ok", "error", "oom") else None,
-        files_written=tuple(_checked(name) for name in header["files_written"])[: limits.max_files],
-        wall_s=_seconds(header["wall_s"]),
-    )
+    most = (limits.output_kb + 1) * 1024
+    execution = execution_of(header, stdout[:most], stderr[:most])
+    execution = replace(execution, files_written=execution.files_written[: limits.max_files])
     return execution, _contents(header, stream, limits) if "files" in header else None
 
 
 def _contents(header: Mapping[str, Any], stream: io.BytesIO, limits: Limits) -> Contents:
-    files = {_checked(name): wire.read_exactly(stream, _size(size)) for name, size in header["files"]}
-    modes = {_checked(name): _size(mode) & 0o777 for name, mode in header["modes"] if name in files}
-    folders = tuple(_checked(name) for name in header["folders"])
-    links = tuple((_checked(name), str(target)) for name, target in header["links"])
+    files = {checked_name(name): wire.read_exactly(stream, _size(size)) for name, size in header["files"]}
+    modes = {checked_name(name): _size(mode) & 0o777 for name, mode in header["modes"] if name in files}
+    folders = tuple(checked_name(name) for name in header["folders"])
+    links = tuple((checked_name(name), str(target)) for name, target in header["links"])
     held = sum(map(len, files.values()))
     if max(len(files), len(folders), len(links)) > limits.max_files or held > limits.disk_mb * 2**20:
         raise ValueError("more files than a workspace holds")
     return Contents(files, modes, folders, links)
 
 
-def _text(data: bytes, limits: Limits) -> str:
-    return data[: (limits.output_kb + 1) * 1024].decode(errors="replace")
-
-
-def _is_exit_code(value: object) -> bool:
-    return value is None or (isinstance(value, int) and -64 <= value <= 255)  # a signal's is negative
-
-
 def _size(value: object) -> int:
     if not isinstance(value, int) or value < 0:
         raise ValueError(f"{value!r} is not a size")
     return value
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is not a time")
-    return float(value)
-
-
-def _checked(name: object) -> str:
-    """`name` where it is one that `inside.files` could have listed. Raises ValueError."""
-    if not isinstance(name, str) or not name.isprintable() or len(name) > names.MAX_NAME_CHARS:
-        raise ValueError(f"{name!r} is not a file name")
-    if "/".join(names.parts_of(name)) != name:
-        raise ValueError(f"{name!r} is not a plain relative file name")
-    return name

@@ -24,9 +24,9 @@ from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError, SandboxUnavailable
 from coachrl.sandbox import bubblewrap, cgroups, checks
 from coachrl.sandbox.answers import checked_names, execution_of, read_answer, read_header
-from coachrl.sandbox.base import limits_of, read_host_files
+from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files
 from coachrl.sandbox.cgroups import Cgroups
-from coachrl.sandbox.checks import Check
+from coachrl.sandbox.checks import Finding
 from coachrl.sandbox.inside import wire
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.sandbox.packages import resolve
@@ -35,6 +35,8 @@ from coachrl.types import Execution
 logger = logging.getLogger(__name__)
 
 Answer = tuple[dict[str, Any], list[bytes]]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_RAW_PARTS = {"run": 2, "read": 1}  # how many byte strings follow the header of an answer; none where none is named
 _START_TIMEOUT_S = 300.0
 _GRACE_S = 30.0  # beyond an execution's own limit: building its room, removing it, a busy machine
 _LIGHT_REQUESTS = 16  # at once, beside the executions: what the control socket surely holds
@@ -109,7 +111,7 @@ class _Zygote:
         return _BrokenByCode(said) if blamed else SandboxError(said)
 
 
-class LocalSandbox:
+class LocalSandbox(Sandbox):
     """Workspaces on this machine. Fails closed: the first use checks each control and raises SandboxUnavailable.
 
     packages: distributions that agents may import, with what they require (default: `DEFAULT_PACKAGES`).
@@ -118,7 +120,7 @@ class LocalSandbox:
 
     def __init__(self, settings: SandboxConfig, packages: Sequence[str] | None = None) -> None:
         self.limits = limits_of(settings)
-        self._packages = resolve(packages)
+        self._packages = resolve(None if packages is None else tuple(packages))
         self.at_once = settings.concurrency or cgroups.usual_concurrency(settings.memory_mb)
         self.all_files_mb = cgroups.workspaces_mb()
         self.free = asyncio.Semaphore(self.at_once)
@@ -129,17 +131,16 @@ class LocalSandbox:
         self._closed = False
 
     async def start(self) -> None:
-        """See `Sandbox.start`. Raises SandboxUnavailable, naming each control that does not hold."""
+        """Raises SandboxUnavailable, naming each control that does not hold."""
         await self._started()
 
     async def open(self, files: Mapping[str, Path]) -> LocalWorkspace:
-        """See `Sandbox.open`. Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
+        """Raises SandboxUnavailable, SandboxError, ValueError for a name that leaves the folder."""
         data = await asyncio.to_thread(read_host_files, files, self.limits)
         zygote = await self._started()
         return await self._make_workspace(zygote, data, self.limits)
 
     async def close(self) -> None:
-        """See `Sandbox.close`."""
         self._closed = True
         if self._zygote is not None:
             self._zygote.end()
@@ -148,7 +149,7 @@ class LocalSandbox:
             self.cgroups.close()
             self.cgroups = None
 
-    async def check(self) -> list[Check]:
+    async def check(self) -> list[Finding]:
         """Try each control from inside, now. Raises SandboxUnavailable where the sandbox cannot start at all."""
         async with self._starting:
             if self._zygote is not None and self._zygote.alive:
@@ -159,7 +160,7 @@ class LocalSandbox:
             finally:
                 zygote.end()
 
-    async def _check(self, zygote: _Zygote) -> list[Check]:
+    async def _check(self, zygote: _Zygote) -> list[Finding]:
         workspace = await self._make_workspace(zygote, {}, limits_of(checks.SMALL))
         try:
             return await checks.try_controls(workspace)
@@ -177,15 +178,13 @@ class LocalSandbox:
 
     async def _start_checked(self) -> _Zygote:
         zygote = await self._start()
-        held = False
         try:
             failed = [check for check in await self._check(zygote) if not check.ok]
             if failed:
                 raise SandboxUnavailable("; ".join(f"{c.name}: {c.detail}; {c.remedy}" for c in failed))
-            held = True
-        finally:
-            if not held:
-                zygote.end()
+        except BaseException:
+            zygote.end()
+            raise
         return zygote
 
     async def _start(self) -> _Zygote:
@@ -212,18 +211,13 @@ class LocalSandbox:
 
     async def _make_workspace(self, zygote: _Zygote, data: Mapping[str, bytes], limits: Limits) -> LocalWorkspace:
         workspace = LocalWorkspace(self, zygote, limits)
-        request = {"op": "open", "disk_mb": limits.disk_mb, "max_files": limits.max_files}
-        request["files"] = [[name, len(content)] for name, content in data.items()]
-        try:
-            await workspace.ask(request, payload=tuple(data.values()))
-        except SandboxError as error:
-            await workspace.close()
-            raise SandboxError(f"no workspace could be made: {error}") from error
+        files = [[name, len(content)] for name, content in data.items()]
+        await workspace.make({"op": "open", "files": files}, "no workspace could be made", tuple(data.values()))
         return workspace
 
 
-class LocalWorkspace:
-    """See `Workspace`. Made by `LocalSandbox.open`."""
+class LocalWorkspace(Workspace):
+    """Made by `LocalSandbox.open`."""
 
     def __init__(self, sandbox: LocalSandbox, zygote: _Zygote, limits: Limits) -> None:
         self._sandbox, self._zygote, self._limits = sandbox, zygote, limits
@@ -234,14 +228,14 @@ class LocalWorkspace:
         self._closed = False
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
-        """See `Workspace.run`. The clock starts when the execution does, not while it waits for its turn."""
+        """The clock starts when the execution does, not while it waits for its turn."""
         limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
         request = {"op": "run", "code": code, "limits": asdict(limits), "at_once": self._sandbox.at_once}
         if len(code.encode(errors="replace")) > _MAX_CODE_BYTES:
             return Execution("error", stderr=f"the code is longer than {_MAX_CODE_BYTES} bytes", exit_code=1)
         try:
             async with self._turn:
-                header, (stdout, stderr) = await self.ask(request, limits.timeout_s + _GRACE_S, raw_parts=2)
+                header, (stdout, stderr) = await self.ask(request, limits.timeout_s + _GRACE_S)
             return execution_of(header, stdout, stderr)
         except _BrokenByCode as error:
             return Execution("error", stderr=f"the code ended the process that watches over it: {error}")
@@ -252,29 +246,31 @@ class LocalWorkspace:
                 self._zygote.programs.discard(self._name)
 
     async def files(self) -> tuple[str, ...]:
-        """See `Workspace.files`. Raises SandboxError."""
+        """Raises SandboxError."""
         header, _ = await self.ask({"op": "files", "max_files": self._limits.max_files})
         return checked_names(header.get("files"))
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
-        """See `Workspace.read`. Raises SandboxError where the workspace is gone."""
-        _, (data,) = await self.ask({"op": "read", "name": name, "max_bytes": max_bytes}, raw_parts=1)
+        """Raises SandboxError where the workspace is gone."""
+        _, (data,) = await self.ask({"op": "read", "name": name, "max_bytes": max_bytes})
         return data
 
     async def copy(self) -> LocalWorkspace:
-        """See `Workspace.copy`."""
         copied = LocalWorkspace(self._sandbox, self._zygote, self._limits)
-        request = {"op": "copy", "disk_mb": self._limits.disk_mb, "max_files": self._limits.max_files}
-        try:
-            async with self._turn:
-                await copied.ask({**request, "source": self._name})
-        except SandboxError as error:
-            await copied.close()
-            raise SandboxError(f"the workspace could not be copied: {error}") from error
+        async with self._turn:
+            await copied.make({"op": "copy", "source": self._name}, "the workspace could not be copied")
         return copied
 
+    async def make(self, request: Mapping[str, Any], failed: str, payload: Sequence[bytes] = ()) -> None:
+        """Have it made inside. failed: what a SandboxError says that is raised where it cannot be."""
+        bounds = {"disk_mb": self._limits.disk_mb, "max_files": self._limits.max_files}
+        try:
+            await self.ask({**request, **bounds}, payload=payload)
+        except SandboxError as error:
+            await self.close()
+            raise SandboxError(f"{failed}: {error}") from error
+
     async def close(self) -> None:
-        """See `Workspace.close`."""
         if self._closed:
             return
         self._zygote.programs.discard(self._name)
@@ -286,16 +282,16 @@ class LocalWorkspace:
         self._closed = True
 
     async def ask(
-        self, request: Mapping[str, Any], timeout_s: float = _GRACE_S, payload: Sequence[bytes] = (), raw_parts: int = 0
+        self, request: Mapping[str, Any], timeout_s: float = _GRACE_S, payload: Sequence[bytes] = ()
     ) -> Answer:
-        """Send one request inside; its answer and `raw_parts` byte strings. Raises SandboxError, and FileNotFoundError
-        or ValueError where the inside says so."""
+        """Send one request inside; its answer and the byte strings that come with it. Raises SandboxError, and
+        FileNotFoundError or ValueError where the inside says so."""
         if self._closed:
             raise SandboxError("the workspace is closed")
         runs = request["op"] == "run"
         slot = self._sandbox.free if runs else self._sandbox.light
-        async with slot, self._connection(self._sandbox.cgroups if runs else None) as (reader, writer):
-            answer = asyncio.ensure_future(self._exchange(reader, writer, request, payload, raw_parts))
+        async with slot, self._connection(self._sandbox.cgroups if runs else None) as streams:
+            answer = asyncio.ensure_future(self._exchange(streams, request, payload))
             try:
                 return await self._awaited(answer, timeout_s)
             except (ConnectionError, asyncio.IncompleteReadError):
@@ -303,14 +299,8 @@ class LocalWorkspace:
             finally:
                 answer.cancel()
 
-    async def _exchange(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        request: Mapping[str, Any],
-        payload: Sequence[bytes],
-        raw_parts: int,
-    ) -> Answer:
+    async def _exchange(self, streams: Streams, request: Mapping[str, Any], payload: Sequence[bytes]) -> Answer:
+        reader, writer = streams
         writer.write(wire.pack({**request, **self._belongs}))
         for part in payload:
             writer.write(part)
@@ -319,7 +309,7 @@ class LocalWorkspace:
         if header == wire.BEGUN:
             self._zygote.programs.add(self._name)
             header = await read_header(reader)
-        return await read_answer(reader, header, raw_parts)
+        return await read_answer(reader, header, _RAW_PARTS.get(request["op"], 0))
 
     async def _awaited(self, answer: asyncio.Future[Answer], timeout_s: float) -> Answer:
         """What `answer` gives. Raises SandboxError where it does not come."""
@@ -343,9 +333,7 @@ class LocalWorkspace:
             return False
 
     @contextlib.asynccontextmanager
-    async def _connection(
-        self, cgroups: Cgroups | None
-    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async def _connection(self, cgroups: Cgroups | None) -> AsyncIterator[Streams]:
         with contextlib.ExitStack() as stack:
             files = () if cgroups is None else stack.enter_context(cgroups.program(self._limits))
             ours, theirs = socket.socketpair()
@@ -364,11 +352,11 @@ class LocalWorkspace:
                 writer.close()  # the supervisor sees it, and ends an execution that is still running
 
 
-def probe() -> list[Check]:
+def probe() -> list[Finding]:
     """Every control of the local sandbox, tried for real on this machine. Never raises for one that is missing: its
     check says what is wrong and how to get it. Must not be called from a running event loop."""
 
-    async def check() -> list[Check]:
+    async def check() -> list[Finding]:
         sandbox = LocalSandbox(SandboxConfig(concurrency=1))
         try:
             return await sandbox.check()
@@ -376,12 +364,12 @@ def probe() -> list[Check]:
             await sandbox.close()
 
     try:
-        found = Check("bubblewrap", ok=True, detail=bubblewrap.find_bubblewrap())
+        found = Finding("bubblewrap", ok=True, detail=bubblewrap.find_bubblewrap())
     except SandboxUnavailable:
-        return [Check("bubblewrap", ok=False, detail="bwrap is not on the PATH", remedy=bubblewrap.INSTALL_HINT)]
+        return [Finding("bubblewrap", ok=False, detail="bwrap is not on the PATH", remedy=bubblewrap.INSTALL_HINT)]
     try:
         return [found, *asyncio.run(check())]
     except StartFailure as error:
-        return [found, Check("start", ok=False, detail=error.detail, remedy=error.remedy)]
+        return [found, Finding("start", ok=False, detail=error.detail, remedy=error.remedy)]
     except SandboxError as error:
-        return [found, Check("start", ok=False, detail=str(error))]
+        return [found, Finding("start", ok=False, detail=str(error))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,17 +41,12 @@ class Packages:
     preload: tuple[str, ...]
 
 
-def resolve(names: Sequence[str] | None = None) -> Packages:
-    """The allow-list `names` with all that they require. None: those of DEFAULT_PACKAGES that are installed. Looked up
-    once in a process: it goes through thousands of files.
+@functools.cache  # it goes through thousands of files
+def resolve(names: tuple[str, ...] | None) -> Packages:
+    """The allow-list `names` with all that they require. None: those of DEFAULT_PACKAGES that are installed.
 
     Raises ConfigError for a named distribution that is not installed.
     """
-    return _resolve(None if names is None else tuple(names))
-
-
-@functools.cache
-def _resolve(names: tuple[str, ...] | None) -> Packages:
     wanted = [name for name in DEFAULT_PACKAGES if _find(name)] if names is None else list(names)
     for name in wanted:
         if _find(name) is None:

@@ -17,17 +17,17 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
-from coachrl.sandbox.base import limits_of, read_host_files
+from coachrl.sandbox.answers import execution_of
+from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files
 from coachrl.sandbox.bubblewrap import environment
 from coachrl.sandbox.inside import files as inside_files
 from coachrl.sandbox.inside import plain
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.sandbox.inside.supervisor import Report
-from coachrl.types import Execution, ExecutionState
+from coachrl.types import Execution
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +35,17 @@ _PREFIX = "coachrl-local-unsafe-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class UnsafeSandbox:
+class UnsafeSandbox(Sandbox):
     """See the module. The interface and the states are those of `LocalSandbox`, the isolation is not."""
 
     def __init__(self, settings: SandboxConfig) -> None:
         self.limits = limits_of(settings)
         self.free = asyncio.Semaphore(settings.concurrency or os.cpu_count() or 1)
-        self._workspaces: set[UnsafeWorkspace] = set()
+        self.workspaces: set[UnsafeWorkspace] = set()  # that `close` will remove
         self._warned = False
 
     async def start(self) -> None:
-        """See `Sandbox.start`. There is nothing to check; it warns, and removes what killed processes left."""
+        """There is nothing to check; it warns, and removes what killed processes left."""
         if not self._warned:
             self._warned = True
             await asyncio.to_thread(drop_left_folders)
@@ -55,10 +55,9 @@ class UnsafeSandbox:
             )
 
     async def open(self, files: Mapping[str, Path]) -> UnsafeWorkspace:
-        """See `Sandbox.open`."""
         await self.start()
         data = await asyncio.to_thread(read_host_files, files, self.limits)
-        workspace = self.make_workspace()
+        workspace = UnsafeWorkspace(self)
         try:
             for name, content in data.items():
                 inside_files.write(workspace.root, name, content)
@@ -67,36 +66,26 @@ class UnsafeSandbox:
             raise SandboxError(f"no workspace could be made: {error}") from error
         return workspace
 
-    def make_workspace(self) -> UnsafeWorkspace:
-        """An empty one, which `close` will remove. Raises SandboxError."""
-        try:
-            workspace = UnsafeWorkspace(self)
-        except OSError as error:
-            raise SandboxError(f"no workspace could be made: {error}") from error
-        self._workspaces.add(workspace)
-        return workspace
-
-    def forget(self, workspace: UnsafeWorkspace) -> None:
-        """It is closed."""
-        self._workspaces.discard(workspace)
-
     async def close(self) -> None:
-        """See `Sandbox.close`."""
-        while self._workspaces:
-            await self._workspaces.pop().close()
+        while self.workspaces:
+            await self.workspaces.pop().close()
 
 
-class UnsafeWorkspace:
-    """See `Workspace`: a temporary folder."""
+class UnsafeWorkspace(Workspace):
+    """A temporary folder, empty at first."""
 
     def __init__(self, sandbox: UnsafeSandbox) -> None:
+        """Raises SandboxError where it cannot be made."""
         self._sandbox, self._limits = sandbox, sandbox.limits
-        self.root, self._lock = _locked_folder()
+        try:
+            self.root, self._lock = _locked_folder()
+        except OSError as error:
+            raise SandboxError(f"no workspace could be made: {error}") from error
         self._turn = asyncio.Lock()
         self._closed = False
+        sandbox.workspaces.add(self)
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
-        """See `Workspace.run`."""
         limits = self._limits if timeout_s is None else replace(self._limits, timeout_s=timeout_s)
         async with self._turn, self._sandbox.free:
             if self._closed:
@@ -110,30 +99,20 @@ class UnsafeWorkspace:
             except OSError as error:
                 return Execution("infrastructure", stderr=f"no process could be started: {error}")
             after = self._snapshot()
-        written = sorted(name for name, stamp in after.items() if before.get(name) != stamp)
-        return Execution(
-            state=cast(ExecutionState, report.state),
-            stdout=report.stdout.decode(errors="replace"),
-            stderr=report.stderr.decode(errors="replace"),
-            exit_code=report.exit_code if report.state in ("ok", "error", "oom") else None,
-            files_written=tuple(written),
-            wall_s=report.wall_s,
-        )
+        header = report.header(inside_files.changed(before, after))
+        return execution_of(header, *report.streams)
 
     async def files(self) -> tuple[str, ...]:
-        """See `Workspace.files`."""
         return tuple(sorted(self._snapshot()))
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
-        """See `Workspace.read`."""
         return inside_files.read(self.root, name, max_bytes)
 
     async def copy(self) -> UnsafeWorkspace:
-        """See `Workspace.copy`."""
         async with self._turn:
             if not self._is_there():
                 raise SandboxError("the workspace is closed, or earlier code removed it")
-            copied = self._sandbox.make_workspace()
+            copied = UnsafeWorkspace(self._sandbox)
             try:
                 await asyncio.to_thread(inside_files.copy, self.root, copied.root)
             except OSError as error:
@@ -142,7 +121,6 @@ class UnsafeWorkspace:
         return copied
 
     async def close(self) -> None:
-        """See `Workspace.close`."""
         if self._closed:
             return
         self._closed = True
@@ -150,7 +128,7 @@ class UnsafeWorkspace:
             await asyncio.to_thread(_remove, self.root)
         finally:
             os.close(self._lock)
-            self._sandbox.forget(self)
+            self._sandbox.workspaces.discard(self)
 
     def _is_there(self) -> bool:
         """Code may have put a link to anywhere in the place of its folder."""

@@ -24,7 +24,7 @@ def run(tmp_path):
 def test_the_line_comes_before_anything_ends(run, capfd):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), interrupts_acknowledged(run.config(), run):
+        with pytest.raises(KeyboardInterrupt), interrupts_acknowledged(lambda: what_stays(run.config(), run)):
             try:
                 os.kill(os.getpid(), signal.SIGINT)
             finally:

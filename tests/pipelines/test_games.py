@@ -12,9 +12,9 @@ from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.pipelines.team.team import Tree
-from coachrl.pipelines.worlds.planpath import Place, PlanPathEnvironment
-from coachrl.pipelines.worlds.sokoban import Board, SokobanEnvironment
-from coachrl.pipelines.worlds.sudoku import Filled, SudokuEnvironment
+from coachrl.pipelines.worlds.planpath import PlanPathEnvironment
+from coachrl.pipelines.worlds.sokoban import SokobanEnvironment
+from coachrl.pipelines.worlds.sudoku import SudokuEnvironment
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
 from coachrl.tasks.worlds.sokoban import Level, Position
@@ -43,15 +43,15 @@ def rewards(make, role, text, **options):
 
 
 def maze(**options):
-    return PlanPathEnvironment(Place(MAZE, MAZE.start), **options)
+    return PlanPathEnvironment(MAZE, **options)
 
 
 def level(**options):
-    return SokobanEnvironment(Board(LEVEL, LEVEL.start), **options)
+    return SokobanEnvironment(LEVEL, **options)
 
 
 def grid(**options):
-    return SudokuEnvironment(Filled(Sudoku(CLUES), CLUES), **options)
+    return SudokuEnvironment(Sudoku(CLUES), **options)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_sokoban_rewards(role, text, team, local):
 def test_a_box_nearer_to_its_goal_earns_its_share_unless_one_is_stuck():
     goals = frozenset({(0, 3), (3, 3)})
     two = Level(4, frozenset(), goals, Position((1, 0), frozenset({(1, 1), (2, 2)})))  # 3 and 2 from their goals
-    board = SokobanEnvironment(Board(two, two.start), mover="planner")
+    board = SokobanEnvironment(two, mover="planner")
     assert board.copy().carry_out(("R",)).checks["planner"]["gained"] == pytest.approx(1 / 5)
     assert board.copy().carry_out(tuple("RR")).checks["tool"]["gained"] == pytest.approx(2 / 5)
     corner = Level(3, frozenset(), frozenset({(2, 1), (1, 2)}), Position((0, 2), frozenset({(0, 1), (1, 1)})))
-    stuck = SokobanEnvironment(Board(corner, corner.start), mover="planner").carry_out(("L",))
+    stuck = SokobanEnvironment(corner, mover="planner").carry_out(("L",))
     assert stuck.checks["planner"] == {"legal": 1.0, "gained": 0.0}
 
 
@@ -151,7 +151,7 @@ def test_a_sudoku_that_is_solved_over_turns_keeps_its_clues():
     [solution] = solutions(CLUES)
     wrong = solution[0][1] % 4 + 1
     act(environment, "planner", f"[[1,2,{wrong}]]")
-    assert environment.state.grid[0][:2] == (1, wrong) and not environment.solved
+    assert environment.state[0][:2] == (1, wrong) and not environment.solved
     act(environment, "planner", str([list(row) for row in solution]))
     assert environment.solved and environment.outcome(2).success
 
@@ -167,7 +167,7 @@ def test_a_sudoku_answer_that_overwrites_a_clue_fails_as_a_whole(form):
     }[form]
     environment = grid(mover="planner")
     step = act(environment, "planner", str(answer))
-    assert not environment.solved and step.reward.team == 0.0 and environment.state.grid == CLUES
+    assert not environment.solved and step.reward.team == 0.0 and environment.state == CLUES
     assert step.text == "Refused: it changes 1 given digit. 12 empty cells left."
     act(environment, "planner", str(cells))
     assert environment.solved
@@ -184,10 +184,10 @@ def team_total(environment, answers, role="planner"):
 
 def test_a_detour_pays_no_more_than_the_direct_way():
     near = Maze(10, frozenset(), (0, 0), (0, 2))
-    environment = PlanPathEnvironment(Place(near, near.start), mover="planner")
+    environment = PlanPathEnvironment(near, mover="planner")
     assert team_total(environment, ["D" * 9, "U" * 8 + "R"]) == 0.0, "as far as at the start"
     assert team_total(environment, ["U", "R"]) == 1.0 and environment.solved
-    assert team_total(PlanPathEnvironment(Place(near, near.start), mover="planner"), ["RR"]) == 1.0
+    assert team_total(PlanPathEnvironment(near, mover="planner"), ["RR"]) == 1.0
 
 
 TURNS = st.lists(st.lists(st.sampled_from("UDLR"), max_size=14), min_size=1, max_size=6)
@@ -196,20 +196,20 @@ TURNS = st.lists(st.lists(st.sampled_from("UDLR"), max_size=14), min_size=1, max
 @given(st.integers(0, 199), TURNS, st.booleans(), st.sampled_from(["planner", "tool"]))
 def test_no_walk_pays_the_team_more_than_the_shortest_and_reaching_more_than_not(place, turns, finish, role):
     found = MAZES[place].ground_truth
-    environment = PlanPathEnvironment(Place(found, found.start), mover="planner")
+    environment = PlanPathEnvironment(found, mover="planner")
     total = team_total(environment, turns, role)
     if finish and not environment.solved:
-        total += team_total(environment, [found.shortest_path(environment.state.cell)], role)
+        total += team_total(environment, [found.shortest_path(environment.state)], role)
     at_goal = environment.reached.get(role) == 1.0
     assert total == pytest.approx(1.0) if at_goal else total < 1.0 - 1e-9
     assert at_goal == environment.solved or role == "tool"
-    direct = PlanPathEnvironment(Place(found, found.start), mover="planner")
+    direct = PlanPathEnvironment(found, mover="planner")
     assert team_total(direct, [found.shortest_path(found.start)], role) == pytest.approx(1.0)
 
 
 def test_a_box_that_stays_on_its_goal_is_paid_once():
     two = Level(4, frozenset(), frozenset({(0, 3), (3, 3)}), Position((0, 1), frozenset({(0, 2), (2, 2)})))
-    environment = SokobanEnvironment(Board(two, two.start), mover="planner")
+    environment = SokobanEnvironment(two, mover="planner")
     assert team_total(environment, ["R", "L", "R", "L"]) == 0.5
     assert team_total(environment, ["LR"]) == 0.0 and environment.reached["planner"] == 0.5
 
@@ -242,7 +242,7 @@ def test_the_outcome_counts_the_moves_that_were_done_and_what_is_left():
     assert measured(maze(mover="planner"), ("planner", SHORTEST))["distance_left"] == 0.0
     goals = frozenset({(0, 2), (3, 3)})
     two = Level(4, frozenset(), goals, Position((0, 0), frozenset({(0, 1), (1, 0)})))
-    pushed = measured(SokobanEnvironment(Board(two, two.start), mover="planner"), ("planner", "[R,U,L,D,D,D]"))
+    pushed = measured(SokobanEnvironment(two, mover="planner"), ("planner", "[R,U,L,D,D,D]"))
     assert pushed == {"solved": 0.0, "turns": 2.0, "moves": 4.0, "boxes_on_goals": 0.5, "stuck": 1.0}
     filled = measured(grid(mover="planner"), ("tool", "[[4,4,2]]"), ("planner", "[[1,2,1],[1,3,2]]"))
     assert filled == {"solved": 0.0, "turns": 2.0, "moves": 2.0, "empty_cells": 10.0}
@@ -267,7 +267,7 @@ def test_outcome_only_rewards(make, text):
 def test_the_tool_proposes_and_the_planner_moves():
     environment = maze(mover="planner")
     proposed = act(environment, "tool", SHORTEST)
-    assert proposed.reward.team == 1.0 and not environment.solved and environment.state.cell == MAZE.start
+    assert proposed.reward.team == 1.0 and not environment.solved and environment.state == MAZE.start
     copied = environment.copy()
     act(copied, "planner", SHORTEST)
     assert copied.solved and copied.moves == 6 and not environment.solved and environment.moves == 0

@@ -21,8 +21,8 @@ from coachrl.config import parse_config
 from coachrl.config.tasks import PlanPathTasks, SudokuTasks
 from coachrl.pipelines.team.state import StepResult
 from coachrl.pipelines.worlds.game import Game
-from coachrl.pipelines.worlds.planpath import Place, PlanPathEnvironment
-from coachrl.pipelines.worlds.sudoku import Filled, SudokuEnvironment
+from coachrl.pipelines.worlds.planpath import PlanPathEnvironment
+from coachrl.pipelines.worlds.sudoku import SudokuEnvironment
 from coachrl.report import headline, write_report
 from coachrl.report.contents import EpisodeFile, read_contents
 from coachrl.report.episodes import choose
@@ -148,10 +148,8 @@ def test_a_page_of_worlds_that_are_drawn_stays_small(tmp_path: Path) -> None:
     [maze] = generate_planpath(PlanPathTasks(train_count=1, size=30), 0, "train")
     [puzzle] = generate_sudoku(SudokuTasks(train_count=1, size=9), 0, "train")
     worlds = {
-        1: steps_of(
-            PlanPathEnvironment(Place(maze.ground_truth, maze.ground_truth.start), mover="planner"), "[U,D,L,R]"
-        ),
-        2: steps_of(SudokuEnvironment(Filled(puzzle.ground_truth, puzzle.ground_truth.clues), mover="planner"), "[]"),
+        1: steps_of(PlanPathEnvironment(maze.ground_truth, mover="planner"), "[U,D,L,R]"),
+        2: steps_of(SudokuEnvironment(puzzle.ground_truth, mover="planner"), "[]"),
     }
     for step, steps in worlds.items():
         made = [make_episode(f"step-{step:06d}.{i:03d}.t{i}.0", f"t{i}", "k", 0.5, rng) for i in range(100)]

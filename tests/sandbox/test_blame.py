@@ -132,7 +132,7 @@ async def test_a_sandbox_that_is_ended_from_outside_blames_no_program(local):
 async def test_an_answer_that_came_while_the_host_did_something_else_counts(cell):
     await cell.run("open('f', 'w').write('here')")
     request = {"op": "read", "name": "f", "max_bytes": 9}
-    reading = asyncio.create_task(cell.ask(request, timeout_s=0.1, raw_parts=1))
+    reading = asyncio.create_task(cell.ask(request, timeout_s=0.1))
     while not cell._running:  # until it is asked
         await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -335,7 +335,7 @@ async def test_unknown_package_is_a_config_error():
 
 
 async def test_packages_come_with_what_they_need_and_no_tables():
-    packages = resolve(["scikit-learn"])
+    packages = resolve(("scikit-learn",))
     assert {"sklearn", "numpy", "scipy", "joblib", "threadpoolctl.py"} <= set(packages.entries)
     assert "pandas" not in packages.entries
     assert "sklearn/datasets/data" in packages.hidden
@@ -462,7 +462,7 @@ async def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(tmp_pat
         files_of(tmp_path)
 
 
-@pytest.mark.parametrize("wall_s", [float("nan"), float("inf"), -1, None, "1"])
+@pytest.mark.parametrize("wall_s", [float("nan"), float("inf"), -1, None, "1", True, 10**400])
 async def test_a_time_that_is_none_is_no_report_of_an_execution(wall_s):
     header = {"state": "ok", "exit_code": 0, "wall_s": 1, "files_written": []}
     assert answers.execution_of(header, b"", b"").wall_s == 1

@@ -147,7 +147,7 @@ async def test_a_program_gets_no_file_of_those_that_run_beside_it_however_many_t
     if (pid := os.fork()) == 0:
         try:
             os.dup2(told, 600)
-            warm.become_program("", None, told, told, told, told, None)
+            warm.become_program("", None, told, warm.ProgramFiles(told, told, told))
         finally:
             os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

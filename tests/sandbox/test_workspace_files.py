@@ -192,6 +192,25 @@ def test_an_answer_of_the_sandbox_is_the_report_of_an_execution():
     assert type(found.wall_s) is float
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "infrastructure"},
+        {"state": None},
+        {"exit_code": 256},
+        {"exit_code": "0"},
+        {"files_written": "ab"},
+        *({"files_written": ["fine", name]} for name in ("../x", "/x", "a//b", "a\n", "", "a" * 256, 7)),
+    ],
+    ids=str,
+)
+def test_what_no_sandbox_would_report_is_no_report(change):
+    header = {"state": "ok", "exit_code": 0, "wall_s": 0, "files_written": ["fine"]}
+    assert answers.execution_of(header, b"", b"").files_written == ("fine",)
+    with pytest.raises(SandboxError):
+        answers.execution_of({**header, **change}, b"", b"")
+
+
 def answered(*parts, raw_parts=0):
     """What is made of an answer that comes in these pieces."""
 

@@ -26,7 +26,7 @@ for name in HEAVY:
 # Sandboxes import packages when a program asks for them: doing so beforehand takes seconds of computing, and most of
 # these commands run no such program. The tests of the sandbox itself, and all others that make one, do it beforehand.
 PRELOAD.clear()
-resolve()  # the sandbox's packages, which are looked up once in a process
+resolve(None)  # the sandbox's packages, which are looked up once in a process
 
 
 def run(*arguments):

@@ -40,30 +40,25 @@ class Environment(ABC):
         """The state as text, for prompts and for people."""
 
 
-class CurrentWorkspace:
+class CurrentWorkspace(Workspace):
     """The present workspace of an episode: what a pipeline holds while branches come and go beneath it."""
 
     def __init__(self, find: Callable[[], Workspace | None]) -> None:
         self._find = find
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
-        """See `Workspace.run`."""
         return await self._present.run(code, timeout_s)
 
     async def files(self) -> tuple[str, ...]:
-        """See `Workspace.files`."""
         return await self._present.files()
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
-        """See `Workspace.read`."""
         return await self._present.read(name, max_bytes)
 
     async def copy(self) -> Workspace:
-        """See `Workspace.copy`."""
         return await self._present.copy()
 
     async def close(self) -> None:
-        """See `Workspace.close`."""
         await self._present.close()
 
     @property

@@ -24,16 +24,7 @@ from coachrl.pipelines.team.trajectory import AgentTrajectory, ReadPrompt, actio
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.seeding import derive_seed
 from coachrl.text import brief_output, nearest, shown, visible
-from coachrl.types import (
-    Action,
-    FinishReason,
-    Generation,
-    Reward,
-    Role,
-    SamplingParams,
-    Task,
-    ToolCall,
-)
+from coachrl.types import Action, FinishReason, Generation, Reward, Role, SamplingParams, Task, ToolCall
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Environment)

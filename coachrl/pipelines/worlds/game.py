@@ -20,6 +20,7 @@ from coachrl.config import PipelineConfig
 from coachrl.pipelines.base import AgentTrajectory, Environment, Pipeline, PipelineOptions, StepResult, Team
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.worlds.answers import parse_moves
+from coachrl.tasks.worlds.moves import walk
 from coachrl.text import counted, visible
 from coachrl.types import Action, Outcome, Reward, Role, Task
 
@@ -44,7 +45,7 @@ class Trial(Generic[S]):
 
 @dataclass
 class Game(Environment, Generic[A, S]):
-    """The state, and who may change it.
+    """A puzzle as far as it has been played, and who may change that.
 
     shares: role -> weight of each check; with 0.1 for the format they sum to 1.
     mover: the role whose answer moves the environment; another's is tried out on the side and rewarded for what it
@@ -58,7 +59,7 @@ class Game(Environment, Generic[A, S]):
 
     shares: ClassVar[Mapping[str, Mapping[str, float]]]
 
-    state: S
+    puzzle: Any
     mover: str
     coders: frozenset[str] = frozenset()
     shaped: bool = True
@@ -66,6 +67,7 @@ class Game(Environment, Generic[A, S]):
     reached: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.state = self.first_state()
         self._first = self.potential(self.state)
 
     @property
@@ -107,10 +109,9 @@ class Game(Environment, Generic[A, S]):
         gained = self.potential(trial.state) - self.reached.get(role, self._first)
         return Reward(gained, sum(weights[name] * value for name, value in checks.items()), checks)
 
-    @classmethod
     @abstractmethod
-    def first_state(cls, puzzle: Any) -> S:
-        """Where an episode on `puzzle` begins."""
+    def first_state(self) -> S:
+        """Where an episode on the puzzle begins."""
 
     @abstractmethod
     def is_solved(self, state: S) -> bool: ...
@@ -144,10 +145,39 @@ class Game(Environment, Generic[A, S]):
 
 
 class MoveGame(Game[Moves, S]):
-    """A game whose answers are moves of one figure."""
+    """A game whose answers are moves of one figure. Planner: share of legal moves. Tool: `faultless`, no move that is
+    not legal. Both: what is `gained`. Walking about earns nothing, and an empty list has its format only."""
+
+    faultless: ClassVar[str]
+
+    def first_state(self) -> S:
+        start: S = self.puzzle.start
+        return start
+
+    @abstractmethod
+    def gained(self, end: S, moves: int) -> float:
+        """How much of the way to the solution lies between the present state and `end`, as a share."""
+
+    @abstractmethod
+    def progress(self, end: S) -> str:
+        """How far it is from `end` to the solution, in words."""
 
     def read(self, text: str) -> Moves | None:
         return parse_moves(text)
+
+    def carry_out(self, answer: Moves) -> Trial[S]:
+        walked = walk(self.puzzle, self.state, answer)
+        gained, legal = self.gained(walked.end, len(answer)), sum(walked.legal)
+        checks = {
+            "planner": {"legal": share(legal, len(answer)), "gained": gained},
+            "tool": {self.faultless: float(bool(answer) and all(walked.legal)), "gained": gained},
+        }
+        words = f"{told(answer, walked.legal)} {self.progress(walked.end)}"
+        return Trial(walked.end, checks, words, legal)
+
+    def draw(self, state: S) -> str:
+        drawn: str = self.puzzle.render(state)
+        return drawn
 
     def shown(self, item: str) -> str:
         return item
@@ -211,7 +241,7 @@ class ToolPlanner(Pipeline):
         """One episode. Raises TaskError for a task of another world."""
         game = self.environment
         team.environment = game(
-            game.first_state(self.truth(task, self.ground_truth)),
+            self.truth(task, self.ground_truth),
             mover=self.roles[-1].name,
             coders=frozenset(role.name for role in self.roles if role.python),
             shaped=self.options.rewards == "shaped",

@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from coachrl.pipelines.worlds.game import MoveGame, Moves, ToolPlanner, Trial, share, told
-from coachrl.tasks.worlds.moves import walk
+from coachrl.pipelines.worlds.game import MoveGame, ToolPlanner, share
 from coachrl.tasks.worlds.sokoban import Level, Position
 
 
-@dataclass(frozen=True)
-class Board:
-    """Where everything is on which level."""
+class SokobanEnvironment(MoveGame[Position]):
+    """Where everything is on the level. Potential: the share of boxes that are on goals. Gained: the share of the
+    boxes' distance to goals, and none of it where a box is stuck in a corner."""
 
-    level: Level
-    at: Position
-
-
-class SokobanEnvironment(MoveGame[Board]):
-    """Potential: the share of boxes that are on goals. Planner: share of legal moves .1.
-    Tool: no illegal move .1. Both: share of the boxes' distance to goals that is gained .8, and none of it where a box
-    is stuck in a corner. Walking about earns nothing, and an empty list has its format only."""
-
+    puzzle: Level
+    faultless = "no_illegal"
     shares: ClassVar = {"planner": {"legal": 0.1, "gained": 0.8}, "tool": {"no_illegal": 0.1, "gained": 0.8}}
 
-    @classmethod
-    def first_state(cls, puzzle: Level) -> Board:
-        return Board(puzzle, puzzle.start)
+    def is_solved(self, state: Position) -> bool:
+        return self.puzzle.solved(state)
 
-    def is_solved(self, state: Board) -> bool:
-        return state.level.solved(state.at)
+    def potential(self, state: Position) -> float:
+        return len(state.boxes & self.puzzle.goals) / len(self.puzzle.goals)
 
-    def potential(self, state: Board) -> float:
-        return len(state.at.boxes & state.level.goals) / len(state.level.goals)
+    def gained(self, end: Position, moves: int) -> float:
+        before, after = self.puzzle.distance(self.state), self.puzzle.distance(end)
+        return 0.0 if self.puzzle.is_dead(end) else share(before - after, before)
 
-    def carry_out(self, answer: Moves) -> Trial[Board]:
-        level, start = self.state.level, self.state.at
-        pushed = walk(level, start, answer)
-        before, after = level.distance(start), level.distance(pushed.end)
-        gained = 0.0 if level.is_dead(pushed.end) else share(before - after, before)
-        checks = {
-            "planner": {"legal": share(sum(pushed.legal), len(answer)), "gained": gained},
-            "tool": {"no_illegal": float(bool(answer) and all(pushed.legal)), "gained": gained},
-        }
-        placed = len(pushed.end.boxes & level.goals)
-        words = f"{told(answer, pushed.legal)} Boxes on goals: {placed} of {len(level.goals)}."
-        return Trial(Board(level, pushed.end), checks, words, sum(pushed.legal))
-
-    def draw(self, state: Board) -> str:
-        return state.level.render(state.at)
+    def progress(self, end: Position) -> str:
+        return f"Boxes on goals: {len(end.boxes & self.puzzle.goals)} of {len(self.puzzle.goals)}."
 
     def metrics(self) -> dict[str, float]:
-        level, at = self.state.level, self.state.at
-        return {"boxes_on_goals": len(at.boxes & level.goals) / len(level.goals), "stuck": float(level.is_dead(at))}
+        return {"boxes_on_goals": self.potential(self.state), "stuck": float(self.puzzle.is_dead(self.state))}
 
 
 class Sokoban(ToolPlanner):

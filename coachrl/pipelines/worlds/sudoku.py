@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from coachrl.pipelines.worlds.game import Game, ToolPlanner, Trial, share
@@ -13,47 +12,39 @@ from coachrl.text import counted
 Edits = tuple[Edit, ...]
 
 
-@dataclass(frozen=True)
-class Filled:
-    """A puzzle as far as it has been filled. Clues never change."""
-
-    puzzle: Sudoku
-    grid: Grid
-
-
-class SudokuEnvironment(Game[Edits, Filled]):
-    """Potential: 1 where it is solved with every clue kept. Planner: no duplicates and no clue touched .1. Tool: every
-    edit is legal .1. Both: cells that the answer sets right, less those that it sets wrong, .8, as a share of those
-    that were not right. Where nothing is changed there is the format only.
+class SudokuEnvironment(Game[Edits, Grid]):
+    """The grid as far as it has been filled. Potential: 1 where it is solved with every clue kept. Planner: no
+    duplicates and no clue touched. Tool: every edit is legal. Both: cells that the answer sets right, less those that
+    it sets wrong, as a share of those that were not right. Where nothing is changed there is the format only.
 
     An answer that changes a clue fails as a whole: nothing of it is done. An edit that makes a duplicate is illegal,
     but done: a later turn may mend it."""
 
+    puzzle: Sudoku
     shares: ClassVar = {"planner": {"no_duplicates": 0.1, "right": 0.8}, "tool": {"legal": 0.1, "right": 0.8}}
 
-    @classmethod
-    def first_state(cls, puzzle: Sudoku) -> Filled:
-        return Filled(puzzle, puzzle.clues)
+    def first_state(self) -> Grid:
+        return self.puzzle.clues
 
-    def is_solved(self, state: Filled) -> bool:
-        return state.puzzle.solved(state.grid)
+    def is_solved(self, state: Grid) -> bool:
+        return self.puzzle.solved(state)
 
-    def potential(self, state: Filled) -> float:
+    def potential(self, state: Grid) -> float:
         return float(self.is_solved(state))
 
     def read(self, text: str) -> Edits | None:
         rows = parse_rows(text)
-        return None if rows is None else read_edits(rows, self.state.puzzle.clues)
+        return None if rows is None else read_edits(rows, self.puzzle.clues)
 
-    def carry_out(self, answer: Edits) -> Trial[Filled]:
-        puzzle, grid = self.state.puzzle, self.state.grid
+    def carry_out(self, answer: Edits) -> Trial[Grid]:
+        puzzle, grid = self.puzzle, self.state
         touched = sum(puzzle.changes_clue(edit) for edit in answer)
         legal: list[bool] = []
         for edit in () if touched else answer:
             grid = filled_in(grid, edit)
             legal.append(not has_duplicates(grid))
-        changed, after = grid != self.state.grid, sum(row.count(0) for row in grid)
-        before = puzzle.distance(self.state.grid)
+        changed, after = grid != self.state, sum(row.count(0) for row in grid)
+        before = puzzle.distance(self.state)
         right = share(before - puzzle.distance(grid), before)
         checks = {
             "planner": {"no_duplicates": float(changed and not has_duplicates(grid)), "right": right},
@@ -62,17 +53,17 @@ class SudokuEnvironment(Game[Edits, Filled]):
         words = f"{sum(legal)} of {counted(len(answer), 'edit')} legal; {counted(after, 'empty cell')} left."
         if touched:
             words = f"Refused: it changes {counted(touched, 'given digit')}. {counted(after, 'empty cell')} left."
-        return Trial(Filled(puzzle, grid), checks, words, len(legal))
+        return Trial(grid, checks, words, len(legal))
 
     def shown(self, item: Edit) -> str:
         row, column, digit = item
         return f"[{row + 1},{column + 1},{digit}]"
 
-    def draw(self, state: Filled) -> str:
-        return render(state.grid)
+    def draw(self, state: Grid) -> str:
+        return render(state)
 
     def metrics(self) -> dict[str, float]:
-        return {"empty_cells": float(sum(row.count(0) for row in self.state.grid))}
+        return {"empty_cells": float(sum(row.count(0) for row in self.state))}
 
 
 class SudokuPipeline(ToolPlanner):

@@ -46,6 +46,11 @@ def snapshot(root: str, max_files: int) -> dict[str, Stamp]:
     return found
 
 
+def changed(before: dict[str, Stamp], after: dict[str, Stamp]) -> list[str]:
+    """Names of the files that are new in the second snapshot, or other than in the first; sorted."""
+    return sorted(name for name, stamp in after.items() if before.get(name) != stamp)
+
+
 def folders_and_links(root: str, most: int) -> tuple[list[str], list[tuple[str, str]]]:
     """Folders under `root`, parents first, and symbolic links with their targets, with the limits of `snapshot`."""
     folders: list[str] = []

@@ -49,10 +49,9 @@ def main(order: str, report: str, begun: str) -> None:
         shutil.rmtree(root, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.unlink(report + ".part")
+        ended.state = "error"
         ended.stderr += f"\n{error.strerror}: the workspace is as it was before".encode()
-        kept = [bytes(ended.stdout), bytes(ended.stderr)]
-        refused = {key: header[key] for key in ("exit_code", "wall_s")}
-        left = _leave(report, {**refused, "state": "error", "files_written": [], "sizes": [*map(len, kept)]}, kept)
+        left = _leave(report, ended.header([]), ended.streams)
     print(said_of_report(begun, left), flush=True)
 
 
@@ -112,20 +111,17 @@ def _describe(
     ended: Report, root: str, before: dict[str, files.Stamp], limits: Limits
 ) -> tuple[dict[str, Any], list[bytes]]:
     after = files.snapshot(root, limits.max_files + 1)
-    header: dict[str, Any] = {"state": ended.state, "exit_code": ended.exit_code, "wall_s": ended.wall_s}
-    header["files_written"] = sorted(name for name, stamp in after.items() if before.get(name) != stamp)
     packed = dict(_pack(root, after))
     if len(after) > limits.max_files or sum(map(len, packed.values())) > limits.disk_mb * 1024 * 1024:
-        header.update(state="error", files_written=[])
+        ended.state = "error"
         ended.stderr += f"\nNo space left on device: a workspace holds {limits.max_files} files".encode()
         ended.stderr += f" of {limits.disk_mb} MiB; it is as it was before".encode()
-    else:
-        header["files"] = [[name, len(data)] for name, data in packed.items()]
-        header["modes"] = [[name, os.lstat(os.path.join(root, name)).st_mode & 0o777] for name in packed]
-        header["folders"], header["links"] = files.folders_and_links(root, limits.max_files)
-    header["sizes"] = [len(ended.stdout), len(ended.stderr)]
-    kept = packed.values() if "files" in header else ()
-    return header, [bytes(ended.stdout), bytes(ended.stderr), *kept]
+        return ended.header([]), ended.streams
+    header = ended.header(files.changed(before, after))
+    header["files"] = [[name, len(data)] for name, data in packed.items()]
+    header["modes"] = [[name, os.lstat(os.path.join(root, name)).st_mode & 0o777] for name in packed]
+    header["folders"], header["links"] = files.folders_and_links(root, limits.max_files)
+    return header, [*ended.streams, *packed.values()]
 
 
 def _pack(root: str, names: dict[str, files.Stamp]) -> Iterator[tuple[str, bytes]]:

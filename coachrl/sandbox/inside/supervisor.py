@@ -17,13 +17,13 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import jail
 from .jail import Limits
 from .memory_in_use import RoomMemory, kernel_oom_kills
 from .stillness import Stillness
-from .warm import BEGUN, ask, become_program, needs_packages
+from .warm import BEGUN, ProgramFiles, ask, become_program, needs_packages
 
 POLL_S = 0.05
 
@@ -41,6 +41,20 @@ class Report:
     stderr: bytearray = field(default_factory=bytearray)
     exit_code: int | None = None
     wall_s: float = 0.0
+
+    def header(self, files_written: list[str]) -> dict[str, Any]:
+        """What is said of it ahead of its `streams`."""
+        return {
+            "state": self.state,
+            "exit_code": self.exit_code,
+            "wall_s": self.wall_s,
+            "files_written": files_written,
+            "sizes": [len(self.stdout), len(self.stderr)],
+        }
+
+    @property
+    def streams(self) -> list[bytes]:
+        return [bytes(self.stdout), bytes(self.stderr)]
 
 
 def execute(
@@ -65,7 +79,8 @@ def execute(
     init_pid = os.fork()
     if init_pid == 0:
         interpreter = warm[0] if needs_packages(code, warm[1]) else None
-        _be_init(workspace, code, limits, out[1], err[1], status[1], interpreter, cgroup[0] if cgroup else None)
+        files = ProgramFiles(out[1], err[1], status[1], cgroup[0] if cgroup else None)
+        _be_init(workspace, code, limits, files, interpreter)
     for pipe in (out, err, status):
         os.close(pipe[1])
         fcntl.fcntl(pipe[0], fcntl.F_SETFL, os.O_NONBLOCK)
@@ -197,29 +212,20 @@ def conclude(report: Report, status: str, kernel_killed: bool) -> None:
             report.stderr += b"\nthe code ended the processes that watch over it"
 
 
-def _be_init(
-    workspace: str,
-    code: str,
-    limits: Limits,
-    out: int,
-    err: int,
-    status: int,
-    warm: socket.socket | None,
-    cgroup: int | None,
-) -> NoReturn:
-    """The room's first process. "exit <code>" (negative: a signal) or "failed <why>" is written to `status`."""
+def _be_init(workspace: str, code: str, limits: Limits, files: ProgramFiles, warm: socket.socket | None) -> NoReturn:
+    """The room's first process. "exit <code>" (negative: a signal) or "failed <why>" is written to `files.status`."""
     said = "failed the room ended early"
     try:
         jail.die_with_parent(signal.SIGKILL)
         jail.set_dumpable(False)
         whole_proc = jail.build_room(workspace, limits)
         if warm is not None:
-            ask(warm, code, limits, whole_proc, out, err, status, cgroup)
+            ask(warm, code, limits, whole_proc, files)
             _reap_until_killed()
         child = os.fork()
         if child == 0:
-            become_program(code, limits, whole_proc, out, err, status, cgroup)
-        _close_all_but(status)
+            become_program(code, limits, whole_proc, files)
+        _close_all_but(files.status)
         while True:
             pid, ended = os.wait()
             if pid == child:
@@ -228,7 +234,7 @@ def _be_init(
     except OSError as error:
         said = f"failed {error}"
     finally:
-        os.write(status, said.encode())
+        os.write(files.status, said.encode())
         os._exit(0)
 
 

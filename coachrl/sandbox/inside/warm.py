@@ -20,7 +20,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from . import jail, program
 from .jail import Limits
@@ -33,6 +33,16 @@ _INDIRECT = frozenset({"importlib", "imp", "pickle", "runpy", "shelve", "zipimpo
 _IMPORT = re.compile(r"\bfrom\s+([\w.]+)\s+import\b|\bimport\s+([\w.]+(?:\s*,\s*[\w.]+)*)")
 _HUGE_PAGE = 2 * 1024 * 1024
 _MADV_COLLAPSE = 25
+
+
+class ProgramFiles(NamedTuple):
+    """Open files of a program: what it prints goes to `out` and `err`; how it began and ended is told to `status`; a
+    process that writes 0 to `cgroup` is in that of the program."""
+
+    out: int
+    err: int
+    status: int
+    cgroup: int | None = None
 
 
 def needs_packages(code: str, packages: Sequence[str]) -> bool:
@@ -63,23 +73,14 @@ def start(preload: Sequence[str]) -> socket.socket:
     return ours
 
 
-def ask(
-    warm: socket.socket,
-    code: str,
-    limits: Limits,
-    whole_proc: int,
-    out: int,
-    err: int,
-    status: int,
-    cgroup: int | None,
-) -> None:
-    """From the first process of a room: have a program forked into it, which writes to `out` and `err`. How it ended
-    is written to `status`, see `supervisor.execute`."""
+def ask(warm: socket.socket, code: str, limits: Limits, whole_proc: int, files: ProgramFiles) -> None:
+    """From the first process of a room: have a program forked into it. How it ended is written to `files.status`, see
+    `supervisor.execute`."""
     order = os.memfd_create("order")
     with open(order, "w", encoding="utf-8", closefd=False) as file:
         json.dump({"code": code, "limits": asdict(limits)}, file)
     room = os.pidfd_open(os.getpid())
-    socket.send_fds(warm, [b"+"], [order, room, whole_proc, out, err, status, *([] if cgroup is None else [cgroup])])
+    socket.send_fds(warm, [b"+"], [order, room, whole_proc, *(fd for fd in files if fd is not None)])
 
 
 def _be_warm(preload: Sequence[str], requests: socket.socket) -> NoReturn:
@@ -152,25 +153,23 @@ def _fork_program(requests: socket.socket, own_pids: int, programs: dict[int, in
     message, fds, _, _ = socket.recv_fds(requests, 1, 7)
     if not message:
         os._exit(0)
-    order, room, whole_proc, out, err, status = fds[:6]
-    cgroup = fds[6] if len(fds) > 6 else None
+    order, room, whole_proc, *given = fds
+    files = ProgramFiles(*given)
     try:
         jail.join(room, jail.CLONE_NEWPID)  # for children; this process stays where it is
         pid = os.fork()
         if pid == 0:
-            _be_program(order, room, whole_proc, out, err, status, cgroup)
-        programs[pid] = os.dup(status)
+            _be_program(order, room, whole_proc, files)
+        programs[pid] = os.dup(files.status)
     except OSError as error:  # the room is gone: its execution was cancelled
-        _tell(os.dup(status), f"failed {error}")
+        _tell(os.dup(files.status), f"failed {error}")
     finally:
         jail.join(own_pids, jail.CLONE_NEWPID)
         for fd in fds:
             os.close(fd)
 
 
-def _be_program(
-    order: int, room: int, whole_proc: int, out: int, err: int, status: int, cgroup: int | None
-) -> NoReturn:
+def _be_program(order: int, room: int, whole_proc: int, files: ProgramFiles) -> NoReturn:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
@@ -179,29 +178,30 @@ def _be_program(
             request = json.load(file)
         jail.join(room, jail.CLONE_NEWNS | jail.CLONE_NEWNET | jail.CLONE_NEWIPC)
     except OSError as error:
-        os.write(status, f"failed {error}".encode())
-        os._exit(1)
-    become_program(request["code"], Limits(**request["limits"]), whole_proc, out, err, status, cgroup)
+        _fail(files, error)
+    become_program(request["code"], Limits(**request["limits"]), whole_proc, files)
 
 
-def become_program(
-    code: str, limits: Limits, whole_proc: int, out: int, err: int, status: int, cgroup: int | None
-) -> NoReturn:
-    """In a process of the room: give up every right and run `code`. Says BEGUN to `status`, or why it did not begin."""
+def _fail(files: ProgramFiles, error: OSError) -> NoReturn:
+    os.write(files.status, f"failed {error}".encode())
+    os._exit(1)
+
+
+def become_program(code: str, limits: Limits, whole_proc: int, files: ProgramFiles) -> NoReturn:
+    """In a process of the room: give up every right and run `code`. Says BEGUN, or why it did not begin."""
     most_files = os.sysconf("SC_OPEN_MAX")  # which the program's own limit is about to lower
     try:
         jail.stand_alone()
-        if cgroup is not None:
-            os.write(cgroup, b"0")
+        if files.cgroup is not None:
+            os.write(files.cgroup, b"0")
         jail.set_dumpable(True)
         jail.enter(whole_proc, limits)
         silence = os.open("/dev/null", os.O_RDONLY)
-        for source, target in ((silence, 0), (out, 1), (err, 2)):
+        for source, target in ((silence, 0), (files.out, 1), (files.err, 2)):
             os.dup2(source, target)
-        os.write(status, BEGUN.encode())
+        os.write(files.status, BEGUN.encode())
     except OSError as error:
-        os.write(status, f"failed {error}".encode())
-        os._exit(1)
+        _fail(files, error)
     os.closerange(3, most_files)
     forget_ourselves()
     program.run_and_exit(code)

@@ -20,7 +20,6 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from . import files, jail, supervisor, warm, wire
 
-READY = b"ready"
 Warm = tuple[socket.socket, list[str]]
 
 
@@ -33,7 +32,7 @@ def main(preload: list[str]) -> None:
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the kernel
     control = socket.socket(fileno=0)
-    control.send(READY)
+    control.send(warm.READY)
     packages = sorted({name.partition(".")[0] for name in preload})
     with selectors.DefaultSelector() as selector:
         for end in (control, interpreter):
@@ -76,16 +75,14 @@ def _answer(stream: BinaryIO, host: socket.socket, interpreter: Warm, cgroup: tu
         if request["op"] == "run":
             header, payload = _run(request, stream, host, interpreter, cgroup)
         else:
-            header, payload = _OPERATIONS[request["op"]](request, stream)
-    except FileNotFoundError as error:
-        header, payload = {"error": "missing", "message": str(error)}, []
-    except ValueError as error:
-        header, payload = {"error": "refused", "message": str(error)}, []
-    except OSError as error:
-        header, payload = {"error": "failed", "message": str(error)}, []
+            header, payload = _carry_out(request, stream)
+    except (OSError, ValueError) as error:
+        kind = next(kind for kind, errors in _ERRORS.items() if isinstance(error, errors))
+        header, payload = {"error": kind, "message": str(error)}, []
     wire.send(stream, header, payload)
 
 
+_ERRORS = {"missing": FileNotFoundError, "refused": ValueError, "failed": OSError}
 Answer = tuple[dict[str, Any], list[bytes]]
 
 
@@ -93,17 +90,29 @@ class _BrokenByCode(Exception):
     """What watches over a program failed once its code ran: the supervisor ends without an answer, which says so."""
 
 
-def _open(request: dict[str, Any], stream: BinaryIO) -> Answer:
-    root = jail.make_workspace(request["workspace"], request["disk_mb"], request["max_files"], request["all_files_mb"])
-    for name, size in request["files"]:
-        files.write(root, name, wire.read_exactly(stream, size), owner=jail.CODE_UID)
-    return {}, []
-
-
-def _copy(request: dict[str, Any], stream: BinaryIO) -> Answer:
-    root = jail.make_workspace(request["workspace"], request["disk_mb"], request["max_files"], request["all_files_mb"])
-    files.copy(os.path.join(jail.WORKSPACES, request["source"]), root, owner=jail.CODE_UID)
-    return {}, []
+def _carry_out(request: dict[str, Any], stream: BinaryIO) -> Answer:
+    """Everything but running a program. Raises OSError and ValueError, also for an operation that there is not."""
+    name, root = request.get("workspace", ""), os.path.join(jail.WORKSPACES, request.get("workspace", ""))
+    match request["op"]:
+        case "ping":
+            return {}, []
+        case "open" | "copy" as op:
+            jail.make_workspace(name, request["disk_mb"], request["max_files"], request["all_files_mb"])
+            if op == "copy":
+                files.copy(os.path.join(jail.WORKSPACES, request["source"]), root, owner=jail.CODE_UID)
+            for file, size in request.get("files", ()):
+                files.write(root, file, wire.read_exactly(stream, size), owner=jail.CODE_UID)
+            return {}, []
+        case "files":
+            return {"files": sorted(files.snapshot(root, request["max_files"]))}, []
+        case "read":
+            data = files.read(root, request["name"], request["max_bytes"])
+            return {"sizes": [len(data)]}, [data]
+        case "close":
+            jail.drop_workspace(name)
+            return {}, []
+        case unknown:
+            raise ValueError(f"there is no operation {unknown!r}")
 
 
 def _run(
@@ -134,34 +143,4 @@ def _run(
         if has_begun:
             raise _BrokenByCode from error
         raise
-    header = {
-        "state": report.state,
-        "exit_code": report.exit_code,
-        "wall_s": report.wall_s,
-        "files_written": sorted(name for name, stamp in after.items() if before.get(name) != stamp),
-        "sizes": [len(report.stdout), len(report.stderr)],
-    }
-    return header, [bytes(report.stdout), bytes(report.stderr)]
-
-
-def _files(request: dict[str, Any], stream: BinaryIO) -> Answer:
-    root = os.path.join(jail.WORKSPACES, request["workspace"])
-    return {"files": sorted(files.snapshot(root, request["max_files"]))}, []
-
-
-def _read(request: dict[str, Any], stream: BinaryIO) -> Answer:
-    root = os.path.join(jail.WORKSPACES, request["workspace"])
-    data = files.read(root, request["name"], request["max_bytes"])
-    return {"sizes": [len(data)]}, [data]
-
-
-def _close(request: dict[str, Any], stream: BinaryIO) -> Answer:
-    jail.drop_workspace(request["workspace"])
-    return {}, []
-
-
-def _ping(request: dict[str, Any], stream: BinaryIO) -> Answer:
-    return {}, []
-
-
-_OPERATIONS = {"ping": _ping, "open": _open, "copy": _copy, "files": _files, "read": _read, "close": _close}
+    return report.header(files.changed(before, after)), report.streams

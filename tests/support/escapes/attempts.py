@@ -162,7 +162,7 @@ ATTEMPTS = [
     Attempt("kernel", "a call that came with Linux 6.10", "syscall(462, None, 0, 0)"),
     Attempt("kernel", "rules of landlock", "syscall(444, ctypes.byref(ctypes.c_uint64(1)), 8, 0)"),
     Attempt("kernel", "watches of files that others read", "call('inotify_init1', 0)", open_outside=True),
-    Attempt("kernel", "word of changes in a folder of the host", "import fcntl; fcntl.fcntl(os.open(os.path.dirname(os.__file__), os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_ACCESS)", open_outside=True),
+    Attempt("kernel", "word of changes in a folder of the host", "import fcntl, signal; signal.signal(signal.SIGIO, signal.SIG_IGN); fcntl.fcntl(os.open(os.path.dirname(os.__file__), os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_ACCESS)", open_outside=True),
     Attempt("kernel", "lease that keeps others from opening a file", "import fcntl; fcntl.fcntl(os.open('f', os.O_CREAT), fcntl.F_SETLEASE, fcntl.F_WRLCK)", open_outside=True),
     Attempt("kernel", "large pages of the host", "libc.mmap.restype = ctypes.c_long\nassert libc.mmap(None, ctypes.c_size_t(2 << 20), 3, 0x40022, -1, ctypes.c_long(0)) != -1 or ctypes.get_errno() != errno.EPERM", open_outside=True),
     Attempt("kernel", "segments of 16 bits", "syscall(154, 0, ctypes.create_string_buffer(16), 16)", open_outside=True),
