@@ -494,6 +494,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         ("copies", name): _copied(code)
         for name, code in {
             "sparse files": "for n in range(30): open(f'{n}', 'wb').truncate(7 << 20)",
+            "hard links of a link": "import os\nos.symlink('x' * 4000, 'l')\nfor n in range(60): os.link('l', f'{n}', follow_symlinks=False)\nwith open('f', 'wb', 0) as file:\n    for _ in range(2047): file.write(bytes(4096))",
             "hard links": "import os\nopen('f', 'wb').write(bytes(6 << 20))\nfor n in range(30): os.link('f', f'{n}')",
             "long names in deep folders": "import os\nfor _ in range(14): os.mkdir('d' * 255); os.chdir('d' * 255)\nopen('e' * 255, 'w')",
             "paths too long for the system": "import os\nfor _ in range(15): os.mkdir('d' * 255); os.chdir('d' * 255)\nopen('e' * 255, 'w')",
