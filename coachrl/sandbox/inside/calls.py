@@ -67,7 +67,8 @@ _OWN_PROCESS_ONLY: dict[str, tuple[Numbers, tuple[int, ...]]] = {
 # A child that passes for its parent's sibling would be a child of a trusted process. clone3 keeps its flags in memory,
 # where a filter cannot read them; the C library takes clone where it is told that there is no clone3.
 _CLONE, _CLONE3, _CLONE_PARENT = (56, 220), (435, 435), 0x8000
-# Threads of a process share its open files, which are counted for the process.
+# Threads of a process share its open files, which are counted for the process, and nobody else does: a process that has
+# ended would leave locks with those that it shared them with, and no list shows the locks of a process that has ended.
 _CLONE_THREAD, _CLONE_FILES = 0x10000, 0x400
 # Of the settings of a process, those from a certain one on are as unknown; the first makes a table of gigabytes, which
 # no figure of a process's memory holds. The last is a name for memory, which the C library gives.
@@ -150,7 +151,8 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
     rules += [(numbers, [_error(_ENOTSUP)]) for numbers in _UNSUPPORTED.values()]
     rules += [(numbers, [_PRETEND]) for numbers in _PRETENDED.values()]
     alone = _where(_ANY_BIT, _CLONE_THREAD, *_where(_ANY_BIT, _CLONE_FILES, _ALLOW), _REFUSE)
-    rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, _ALLOW]))
+    shared = _where(_ANY_BIT, _CLONE_FILES, _REFUSE)
+    rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, *shared, _ALLOW]))
     rules.append((_CLOSE_RANGE, [_argument(2), *_where(_ANY_BIT, _CLOSE_RANGE_UNSHARE, _REFUSE), _ALLOW]))
     later = _where(_AT_LEAST, _PR_FUTEX_HASH, *_where(_EQUAL, _PR_SET_VMA, _ALLOW), _error(_EINVAL))
     settings = (_PR_SET_SECCOMP, _PR_SET_MEMORY_MERGE, _PR_SCHED_CORE)

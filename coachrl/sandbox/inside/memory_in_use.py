@@ -207,8 +207,9 @@ def _lines(path: str) -> int:
 def _lock_bytes(pids: Iterable[int]) -> int:
     members = {str(pid) for pid in pids}
     with open("/proc/locks") as file:
-        lines = itertools.islice(file, _MOST_LOCKS)
-        held = sum(1 for line in lines if not members.isdisjoint(line.split()[4:6]))
+        # Of the list, which may begin with thousands of others' locks, those of `pids` alone are worth an end to it.
+        found = itertools.islice((line for line in file if not members.isdisjoint(line.split()[4:6])), _MOST_LOCKS)
+        held = sum(1 for _ in found)
     return _LOCK_BYTES * max(0, held - _FREE_LOCKS)
 
 
