@@ -161,8 +161,18 @@ def test_each_watch_of_an_epoll_counts():
 
 
 def test_mapped_areas_cost_more_the_more_processes_were_forked_with_them(monkeypatch):
-    monkeypatch.setattr(memory_in_use, "_lines", {"a/maps": 10, "b/maps": 3}.__getitem__)
-    assert memory_in_use._area_bytes(["a", "b"]) == 13 * (512 + 2 * 64)
+    monkeypatch.setattr(memory_in_use, "_lines", lambda path, enough: {"a/maps": 10, "b/maps": 3}[path])
+    assert memory_in_use._area_bytes(["a", "b"], MIB) == 13 * (512 + 2 * 64)
+
+
+def test_lines_with_long_paths_count_as_several_and_nobody_counts_beyond_what_is_enough(tmp_path):
+    maps = tmp_path / "maps"
+    maps.write_text(40 * ("x" * 99 + "\n"))
+    assert memory_in_use._lines(str(maps), 1000) == 40
+    maps.write_text(16 * ("x" * 16383 + "\n"))
+    assert memory_in_use._lines(str(maps), 10_000) == 16 * 64
+    assert 5 <= memory_in_use._lines(str(maps), 5) < 16 * 64
+    assert MIB < memory_in_use._area_bytes([str(tmp_path)] * 1000, MIB) < 32 * MIB
 
 
 def test_a_few_locks_are_free_and_each_further_one_is_dear(monkeypatch, tmp_path):
@@ -201,7 +211,7 @@ def test_shared_pages_count_once_and_page_tables_for_each(monkeypatch):
 def test_a_room_holds_its_processes_its_scratch_files_its_sockets_and_what_is_counted_now_and_then(monkeypatch):
     held = {"_area_bytes": 1, "_file_bytes": 20, "_lock_bytes": 300}
     for counter in held:
-        monkeypatch.setattr(memory_in_use, counter, lambda of, name=counter: held[name])
+        monkeypatch.setattr(memory_in_use, counter, lambda *of, name=counter: held[name])
     monkeypatch.setattr(memory_in_use, "_members", lambda init: [init, 8, 9])
     monkeypatch.setattr(memory_in_use, "_hides_any", lambda proc: hidden)
     monkeypatch.setattr(memory_in_use, "sockets_in_use", lambda: 2)

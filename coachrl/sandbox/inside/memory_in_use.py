@@ -18,10 +18,12 @@ from collections.abc import Iterable, Sequence
 _PIPE_BYTES = 64 * 1024  # a full one; programs cannot make one larger
 # One line of /proc/<pid>/maps costs the kernel so much, about, and more for each process that was forked with it.
 _AREA_BYTES, _FORKED_AREA_BYTES = 512, 64
+# A longer line, which names a path of up to 16 KiB, counts as several: a program would make a look read gigabytes.
+_LINE_CHARS = 256
 # A lock on a part of a file takes far less, but /proc/locks is slow to read: nobody needs many, and more cost dearly.
 _FREE_LOCKS, _LOCK_BYTES, _MOST_LOCKS = 256, 1024 * 1024, 4096
 # A watch of epoll takes less, too, but all processes of a user share so many, and the host's may be that user's.
-_WATCH_BYTES = 16 * 1024
+_WATCH_BYTES, _MOST_WATCHES = 16 * 1024, 1 << 20
 # What lies in a socket until somebody takes it out is in nobody's list of open files: a pipe, or hundreds of watches.
 _SENT_FILE_BYTES = 4 * 1024 * 1024
 # What describes an open file is written out as a whole, all watches of an epoll, and kept until it has been read.
@@ -29,6 +31,7 @@ _DESCRIPTION_BYTES = 64 * 1024 * 1024
 # Of other files of /proc the longest record that was read is kept, which may hold a path of four letters a byte, and
 # what describes the memory of a process that has ended.
 _RECORD_BYTES = 32 * 1024
+_PART_BYTES = 64 * 1024  # of a file of /proc, read at once
 _COUNT_EVERY_S = 0.5  # pipes, watches, areas and locks take time to count
 _SCRATCH = ("tmp", "dev/shm")
 _ALL = ("Anon", "Shmem")
@@ -58,7 +61,7 @@ class RoomMemory:
         pids = _members(self._init_pid)
         if time.monotonic() >= self._next_count:
             views = [_view(pid) for pid in pids]
-            self._counted = _area_bytes(views) + _file_bytes(views) + _lock_bytes(pids)
+            self._counted = _area_bytes(views, limit_bytes) + _file_bytes(views) + _lock_bytes(pids)
             self._next_count = time.monotonic() + _COUNT_EVERY_S
         beside = self._counted + sockets_in_use() * self._socket_bytes + self._scratch_bytes()
         # Shared pages can only be those of files here, and are counted with the files.
@@ -150,7 +153,7 @@ def _file_bytes(views: Iterable[str]) -> int:
             if target.startswith("pipe:"):
                 pipes.add(target)
             elif target == "anon_inode:[eventpoll]":
-                watches += _lines(f"{view}/fdinfo/{number}")
+                watches += _lines(f"{view}/fdinfo/{number}", _MOST_WATCHES)
             elif target.startswith("socket:"):
                 sockets[target] = _files_sent_to(f"{view}/fdinfo/{number}")
             elif "/fdinfo/" in target:
@@ -192,16 +195,25 @@ def _open_files(folder: str) -> list[tuple[str, str]]:
     return found
 
 
-def _area_bytes(views: Sequence[str]) -> int:
-    return sum(_lines(f"{view}/maps") for view in views) * (_AREA_BYTES + _FORKED_AREA_BYTES * len(views))
+def _area_bytes(views: Sequence[str], most: int) -> int:
+    """What the mapped areas take; something above `most` where it is more."""
+    each = _AREA_BYTES + _FORKED_AREA_BYTES * len(views)
+    areas = 0
+    for view in views:
+        areas += _lines(f"{view}/maps", most // each + 1 - areas)
+    return areas * each
 
 
-def _lines(path: str) -> int:
+def _lines(path: str, enough: int) -> int:
+    """How many there are, if need be until there are `enough`."""
+    found = 0
     try:
-        with open(path, "rb") as file:
-            return sum(1 for _ in file)
+        with open(path, "rb", 0) as file:
+            while found < enough and (part := file.read(_PART_BYTES)):
+                found += max(part.count(b"\n"), len(part) // _LINE_CHARS)
     except OSError:  # it has just ended
-        return 0
+        pass
+    return found
 
 
 def _lock_bytes(pids: Iterable[int]) -> int:
