@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -165,6 +167,25 @@ def test_mapped_areas_cost_more_the_more_processes_were_forked_with_them(monkeyp
     assert memory_in_use._area_bytes(["a", "b"], MIB) == 13 * (512 + 2 * 64)
 
 
+def test_files_that_calls_wait_for_count(monkeypatch):
+    out, into = os.pipe()
+    polls = select.poll()
+    for number in [os.dup(out) for _ in range(40)]:
+        polls.register(number, select.POLLIN)
+    waiting = [threading.Thread(target=polls.poll), threading.Thread(target=select.select, args=([out], [], []))]
+    for thread in waiting:
+        thread.start()
+    most = 4 * MIB * (40 + out + 1 - 30)
+    monkeypatch.setattr(memory_in_use, "_FREE_WAITED", 30)
+    while memory_in_use._waiting_bytes([os.getpid()]) != most:
+        time.sleep(0.01)
+    os.write(into, b"x")
+    for thread in waiting:
+        thread.join()
+    assert memory_in_use._waiting_bytes([os.getpid()]) == 0
+    os.close(into)
+
+
 def test_lines_with_long_paths_count_as_several_and_nobody_counts_beyond_what_is_enough(tmp_path):
     maps = tmp_path / "maps"
     maps.write_text(40 * ("x" * 99 + "\n"))
@@ -209,7 +230,7 @@ def test_shared_pages_count_once_and_page_tables_for_each(monkeypatch):
 
 
 def test_a_room_holds_its_processes_its_scratch_files_its_sockets_and_what_is_counted_now_and_then(monkeypatch):
-    held = {"_area_bytes": 1, "_file_bytes": 20, "_lock_bytes": 300}
+    held = {"_area_bytes": 1, "_file_bytes": 8, "_waiting_bytes": 12, "_lock_bytes": 300}
     for counter in held:
         monkeypatch.setattr(memory_in_use, counter, lambda *of, name=counter: held[name])
     monkeypatch.setattr(memory_in_use, "_members", lambda init: [init, 8, 9])

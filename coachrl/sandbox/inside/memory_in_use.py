@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import platform
 import socket
 import stat
 import time
@@ -26,6 +27,13 @@ _FREE_LOCKS, _LOCK_BYTES, _MOST_LOCKS = 256, 1024 * 1024, 4096
 _WATCH_BYTES, _MOST_WATCHES = 16 * 1024, 1 << 20
 # What lies in a socket until somebody takes it out is in nobody's list of open files: a pipe, or hundreds of watches.
 _SENT_FILE_BYTES = 4 * 1024 * 1024
+# Nor is what a call waits for that another thread has closed meanwhile. Nobody needs to wait for many.
+_FREE_WAITED, _MOST_WAITED = 512, 512  # the latter by one call, which may name a higher number than there are files
+# Number of each such call (poll, ppoll, select, pselect6), and which of its arguments says how many.
+_WAITING = {
+    "x86_64": {"7": 1, "271": 1, "23": 0, "270": 0},
+    "aarch64": {"73": 1, "72": 0},
+}.get(platform.machine(), {})
 # What describes an open file is written out as a whole, all watches of an epoll, and kept until it has been read.
 _DESCRIPTION_BYTES = 64 * 1024 * 1024
 # Of other files of /proc the longest record that was read is kept, which may hold a path of four letters a byte, and
@@ -61,7 +69,8 @@ class RoomMemory:
         pids = _members(self._init_pid)
         if time.monotonic() >= self._next_count:
             views = [_view(pid) for pid in pids]
-            self._counted = _area_bytes(views, limit_bytes) + _file_bytes(views) + _lock_bytes(pids)
+            self._counted = _area_bytes(views, limit_bytes) + _file_bytes(views)
+            self._counted += _waiting_bytes(pids) + _lock_bytes(pids)
             self._next_count = time.monotonic() + _COUNT_EVERY_S
         beside = self._counted + sockets_in_use() * self._socket_bytes + self._scratch_bytes()
         # Shared pages can only be those of files here, and are counted with the files.
@@ -182,6 +191,21 @@ def _files_sent_to(socket_info: str) -> int:
             return next((int(line.split()[1]) for line in file if line.startswith("scm_fds:")), 0)
     except OSError:  # closed since it was listed
         return 0
+
+
+def _waiting_bytes(pids: Iterable[int]) -> int:
+    """The same of the files that calls wait for."""
+    threads = (f"/proc/{pid}/task/{thread}" for pid in pids for thread in _listed(f"/proc/{pid}/task"))
+    return _SENT_FILE_BYTES * max(0, sum(map(_waits_for, threads)) - _FREE_WAITED)
+
+
+def _waits_for(thread: str) -> int:
+    try:
+        with open(f"{thread}/syscall") as file:
+            number, *arguments = file.read().split()
+    except OSError:  # it has just ended
+        return 0
+    return min(int(arguments[_WAITING[number]], 16), _MOST_WAITED) if number in _WAITING else 0
 
 
 def _open_files(folder: str) -> list[tuple[str, str]]:
