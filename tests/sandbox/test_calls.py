@@ -99,8 +99,8 @@ def answer(machine, call, *arguments, audit=None, number=None):
         ("setsockopt", (3, 1, 8), ALLOW),
         ("setsockopt", (3, 41, 32), FAIL | EPERM),  # a flow label of IPv6
         ("setsockopt", (3, 41, 26), ALLOW),
-        *[("madvise", (0, 4096, advice), ALLOW) for advice in (4, 14)],
-        ("madvise", (0, 4096, 12), FAIL | EINVAL),
+        *[("madvise", (0, 4096, advice), ALLOW) for advice in (4, 14, 19)],
+        *[("madvise", (0, 4096, advice), FAIL | EINVAL) for advice in (12, 20, 21, 25, 102)],
         ("prctl", (67, 1), FAIL | EPERM),
         ("prctl", (62, 1), FAIL | EPERM),
         *[(call, (), FAIL | EPERM) for call in ("process_madvise", "process_mrelease", "cachestat", "ustat")],

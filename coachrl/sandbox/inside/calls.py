@@ -76,6 +76,9 @@ _PRCTL, _PR_SET_SECCOMP, _PR_FUTEX_HASH, _PR_SET_VMA = (157, 167), 22, 78, 0x535
 # Pages that the kernel finds to be alike become one, on a host where it looks for them: the time of a write then tells
 # what another program holds.
 _MADVISE, _MADV_MERGEABLE, _PR_SET_MEMORY_MERGE = (28, 233), 12, 67
+# From this advice on (MADV_COLD, MADV_PAGEOUT) a user's own files are thrown out of the memory that others read them
+# from; what came later still, nobody has looked at. Programs take it for an older kernel.
+_FIRST_LATER_ADVICE = 20
 # A read that may not wait tells whether others have read the same before.
 _PREADV2, _RWF_NOWAIT = (327, 286), 0x08
 _PR_SCHED_CORE = 62  # a processor's other half stands still while a program runs that shares with none
@@ -158,7 +161,11 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
     settings = (_PR_SET_SECCOMP, _PR_SET_MEMORY_MERGE, _PR_SCHED_CORE)
     refused = [step for setting in settings for step in _where(_EQUAL, setting, _REFUSE)]
     rules.append((_PRCTL, [_argument(0), *refused, *later, _ALLOW]))
-    rules.append((_MADVISE, [_argument(2), *_where(_EQUAL, _MADV_MERGEABLE, _error(_EINVAL)), _ALLOW]))
+    advice = [
+        *_where(_EQUAL, _MADV_MERGEABLE, _error(_EINVAL)),
+        *_where(_AT_LEAST, _FIRST_LATER_ADVICE, _error(_EINVAL)),
+    ]
+    rules.append((_MADVISE, [_argument(2), *advice, _ALLOW]))
     rules.append((_PREADV2, [_argument(5), *_where(_ANY_BIT, _RWF_NOWAIT, _error(_ENOTSUP)), _ALLOW]))
     shared = _where(_ANY_BIT, _MAP_ANONYMOUS, *_where(_ANY_BIT, _MAP_SHARED, _REFUSE))
     rules.append((_MMAP, [_argument(3), *_where(_ANY_BIT, _MAP_HUGETLB, _REFUSE), *shared, _ALLOW]))
