@@ -94,16 +94,15 @@ _SPECIAL_COMMANDS = (1025, 1030, 1032)  # F_GETLEASE, F_DUPFD_CLOEXEC, F_GETPIPE
 # programs share a memory with those of all of the host (SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF), nor
 # memory that is kept for later, which the host's connections lack (SO_RESERVE_MEM).
 _SETSOCKOPT, _SOL_SOCKET, _UNCOUNTED_OPTIONS = (54, 208), 1, (7, 32, 26, 50, 51, 52, 73)
-_SOL_IPV6, _FLOW_LABELS = 41, 32  # of which all of the host has 4096
 # A limit of 1 on core dumps keeps the kernel from starting the host's handler of crashes; one of 0 would not. Where a
 # program sets this limit, it is told that it has done so, and nothing happens.
 _SETRLIMIT, _PRLIMIT, _RLIMIT_CORE = (160, 164), (302, 261), 4
-# AF_UNIX, AF_INET, AF_INET6. Others are not all held by a network namespace: AF_VSOCK reaches the host of a virtual
-# machine. Streams, datagrams and, of AF_UNIX, packets in order: other types are other ways to name protocols, and
-# families.
-_SOCKET, _SOCKETPAIR, _TYPES_OF_FAMILIES = (41, 198), (53, 199), {1: (1, 2, 5), 2: (1, 2), 10: (1, 2)}
+# Streams, datagrams and packets in order of the machine's own kind. No network is there that others could reach, and
+# they are not all held by a network namespace: AF_VSOCK reaches the host of a virtual machine; sockets of the internet
+# have the kernel stamp the time on each packet of the host, wait for a lock that all its networks share, and load
+# protocols.
+_SOCKET, _SOCKETPAIR, _AF_UNIX, _TYPES = (41, 198), (53, 199), 1, (1, 2, 5)
 _TYPE_MASK = 0xF  # flags stand beside the type
-_PROTOCOLS = (0, 6, 17)  # the usual one, TCP, UDP; for others the kernel loads what nobody here can use
 # What is asked of a file beside reading and writing it: whether it is a terminal, how much can be read, whether it
 # waits, goes on to other programs and may be cloned. Others have the kernel load drivers of networks, hand out the
 # namespaces of other processes, or make the host's disks write.
@@ -114,7 +113,7 @@ _IOCTL, _REQUESTS = (16, 29), (
 )  # fmt: skip
 
 _LOAD, _MASK, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-_EPERM, _EINVAL, _ENOTTY, _ENOSYS, _EPROTONOSUPPORT, _ESOCKTNOSUPPORT = 1, 22, 25, 38, 93, 94
+_EPERM, _EINVAL, _ENOTTY, _ENOSYS, _ESOCKTNOSUPPORT = 1, 22, 25, 38, 94
 _ENOTSUP, _EAFNOSUPPORT = 95, 97
 
 
@@ -172,27 +171,18 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
     special = [step for command in _SPECIAL_COMMANDS for step in _where(_EQUAL, command, _ALLOW)]
     rules.append((_FCNTL, [_argument(1), *_where(_AT_LEAST, _FIRST_SPECIAL_COMMAND, *special, _REFUSE), _ALLOW]))
     options = [step for option in _UNCOUNTED_OPTIONS for step in _where(_EQUAL, option, _REFUSE)]
-    labels = _where(_EQUAL, _SOL_IPV6, _argument(2), *_where(_EQUAL, _FLOW_LABELS, _REFUSE), _ALLOW)
-    others = [*labels, *_unless(_SOL_SOCKET, _ALLOW)]
-    rules.append((_SETSOCKOPT, [_argument(1), *others, _argument(2), *options, _ALLOW]))
+    rules.append((_SETSOCKOPT, [_argument(1), *_unless(_SOL_SOCKET, _ALLOW), _argument(2), *options, _ALLOW]))
     rules.append((_SETRLIMIT, [_argument(0), *_where(_EQUAL, _RLIMIT_CORE, _PRETEND), _ALLOW]))
     sets_limit = [_argument(2), *_unless(0, _PRETEND), _argument(2, upper_half=True), *_unless(0, _PRETEND)]
     of_core = [_argument(1), *_unless(_RLIMIT_CORE, _ALLOW), *sets_limit, _ALLOW]
     rules.append((_PRLIMIT, [_argument(0), *_unless(0, _REFUSE), *of_core]))
     requests = [step for request in _REQUESTS for step in _where(_EQUAL, request, _ALLOW)]
     rules.append((_IOCTL, [_argument(1), *requests, _error(_ENOTTY)]))
-    rules += [(numbers, _socket_rule()) for numbers in (_SOCKET, _SOCKETPAIR)]
+    types = [step for kind in _TYPES for step in _where(_EQUAL, kind, _ALLOW)]
+    kinds = [_argument(1), _step(_MASK, _TYPE_MASK), *types, _error(_ESOCKTNOSUPPORT)]
+    family = [_argument(0), *_unless(_AF_UNIX, _error(_EAFNOSUPPORT))]
+    rules += [(numbers, [*family, *kinds]) for numbers in (_SOCKET, _SOCKETPAIR)]
     return rules
-
-
-def _socket_rule() -> list[bytes]:
-    protocols = [step for protocol in _PROTOCOLS for step in _where(_EQUAL, protocol, _ALLOW)]
-    protocol = [_argument(2), *protocols, _error(_EPROTONOSUPPORT)]
-    rule = [_argument(0)]
-    for family, types in _TYPES_OF_FAMILIES.items():
-        known = [step for kind in types for step in _where(_EQUAL, kind, *protocol)]
-        rule += _where(_EQUAL, family, _argument(1), _step(_MASK, _TYPE_MASK), *known, _error(_ESOCKTNOSUPPORT))
-    return [*rule, _error(_EAFNOSUPPORT)]
 
 
 def filter_program(machine: str) -> bytes:
