@@ -23,7 +23,7 @@ NUMBERS = {
                "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239, "migrate_pages": 256, "move_pages": 279,
                "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
                "the next one": 480, "ioctl": 16, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
-               "ustat": 136, "mincore": 27, "fadvise64": 221, "preadv2": 327},
+               "ustat": 136, "mincore": 27, "fadvise64": 221, "preadv2": 327, "openat": 257, "openat2": 437},
     "aarch64": {"mmap": 222, "madvise": 233, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220,
                 "fcntl": 25, "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63,
                 "unshare": 97, "ptrace": 117, "sched_setaffinity": 122, "setpriority": 140, "memfd_create": 279,
@@ -34,7 +34,7 @@ NUMBERS = {
                 "mbind": 235, "set_mempolicy": 237, "get_mempolicy": 236, "migrate_pages": 238, "move_pages": 239,
                 "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
                 "the next one": 480, "ioctl": 29, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
-                "ustat": 60, "mincore": 232, "fadvise64": 223, "preadv2": 286},
+                "ustat": 60, "mincore": 232, "fadvise64": 223, "preadv2": 286, "openat": 56, "openat2": 437},
 }  # fmt: skip
 
 
@@ -95,6 +95,9 @@ def answer(machine, call, *arguments, audit=None, number=None):
         ("mmap", (0, 4096, 3, 0x40022), FAIL | EPERM),
         *[("fcntl", (3, command), ALLOW) for command in (0, 4, 6, 11, 1025, 1030, 1032)],
         *[("fcntl", (3, command), FAIL | EPERM) for command in (16, 37, 38, 1024, 1026, 1031, 1040)],
+        ("openat", (3, 0, 0x80000), ALLOW),
+        ("openat2", (3, 0, 0, 24), FAIL | ENOSYS),
+        ("fcntl", (3, 4, 0x800), ALLOW),
         *[("setsockopt", (3, 1, option), FAIL | EPERM) for option in (7, 26, 32, 50, 51, 52, 73)],
         ("setsockopt", (3, 1, 8), ALLOW),
         *[("madvise", (0, 4096, advice), ALLOW) for advice in (4, 14, 19)],
@@ -135,6 +138,15 @@ def test_each_call_is_answered_alike_on_every_processor(machine, call, arguments
 def test_calls_of_another_processor_end_the_program(machine):
     other = next(audit for name, audit in AUDIT.items() if name != machine)
     assert answer(machine, "read", audit=other) == KILL
+
+
+@pytest.mark.parametrize(("machine", "direct"), [("x86_64", 0x4000), ("aarch64", 0x10000)])
+def test_no_file_is_read_past_the_memory_that_keeps_it(machine, direct):
+    folder = 0x14000 - direct  # the other processor's bit
+    assert answer(machine, "openat", 3, 0, direct) == answer(machine, "fcntl", 3, 4, direct) == FAIL | EINVAL
+    assert answer(machine, "openat", 3, 0, folder) == answer(machine, "fcntl", 3, 3, direct) == ALLOW
+    assert answer("x86_64", "read", 0, 0x4000, number=2) == FAIL | EINVAL  # open
+    assert answer("x86_64", "read", 0, 0, 0x4000, number=2) == ALLOW
 
 
 def test_the_second_way_to_each_call_is_closed():

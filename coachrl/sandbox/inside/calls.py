@@ -43,10 +43,11 @@ _PRETENDED: dict[str, Numbers] = {
 # the file is gone. Programs that find no such call read and write.
 # Where memory is to lie is kept for each page of a file, in the kernel's memory, and stays while the file does. A
 # program that finds no such call takes the machine for one whose memory is all alike.
+# openat2 keeps its flags in memory, where a filter cannot read them.
 # A file that can be read can be locked whole, also against the host's programs. Locks on parts of files (fcntl), which
 # SQLite takes, keep others from writing alone where the file cannot be written.
 _ABSENT: dict[str, Numbers] = {
-    "flock": (73, 32),
+    "flock": (73, 32), "openat2": (437, 437),
     "splice": (275, 76), "tee": (276, 77), "sendfile": (40, 71), "mbind": (237, 235), "set_mempolicy": (238, 237),
     "get_mempolicy": (239, 236), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "set_mempolicy_home_node": (450, 450),
@@ -86,6 +87,10 @@ _CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = (436, 436), 2
 # Memory that is of no file and of no process alone: once its pages are let go of (MADV_DONTNEED), nothing shows them.
 _MMAP, _MAP_SHARED, _MAP_ANONYMOUS = (9, 222), 0x01, 0x20
 _MAP_HUGETLB = 0x40000  # pages that the host has set aside, which no figure of a process's memory holds
+# A file that is opened so (O_DIRECT, another bit on each processor) is read from the host's disks each time, as fast as
+# they can, and what others have just written of it is written to them first. Beside each call: which argument tells.
+_OPENS: dict[str, tuple[Numbers, int]] = {"openat": ((257, 56), 2), "open": ((2, 56), 1)}
+_O_DIRECT, _SET_FLAGS = (0x4000, 0x10000), 4
 # Flags, locks and owners of a file. The others make larger pipes or locks that name no process, which could not be
 # counted, and watch, or keep from being opened, a file of the host that is the user's own.
 _FCNTL, _FIRST_SPECIAL_COMMAND = (72, 25), 12
@@ -143,7 +148,7 @@ def _unless(value: int, then: bytes) -> list[bytes]:
     return [_step(_EQUAL, value, 1, 0), then]
 
 
-def _rules() -> list[tuple[Numbers, list[bytes]]]:
+def _rules(column: int) -> list[tuple[Numbers, list[bytes]]]:
     """For each call that is not simply allowed: what becomes of it. Each rule ends the program."""
     rules = [(numbers, [_REFUSE]) for numbers in _DENIED.values()]
     for numbers, zeros in _OWN_PROCESS_ONLY.values():
@@ -168,8 +173,12 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
     rules.append((_PREADV2, [_argument(5), *_where(_ANY_BIT, _RWF_NOWAIT, _error(_ENOTSUP)), _ALLOW]))
     shared = _where(_ANY_BIT, _MAP_ANONYMOUS, *_where(_ANY_BIT, _MAP_SHARED, _REFUSE))
     rules.append((_MMAP, [_argument(3), *_where(_ANY_BIT, _MAP_HUGETLB, _REFUSE), *shared, _ALLOW]))
+    cached = [*_where(_ANY_BIT, _O_DIRECT[column], _error(_EINVAL)), _ALLOW]
+    rules += [(numbers, [_argument(place), *cached]) for numbers, place in _OPENS.values()]
     special = [step for command in _SPECIAL_COMMANDS for step in _where(_EQUAL, command, _ALLOW)]
-    rules.append((_FCNTL, [_argument(1), *_where(_AT_LEAST, _FIRST_SPECIAL_COMMAND, *special, _REFUSE), _ALLOW]))
+    flags = _where(_EQUAL, _SET_FLAGS, _argument(2), *cached)
+    others = _where(_AT_LEAST, _FIRST_SPECIAL_COMMAND, *special, _REFUSE)
+    rules.append((_FCNTL, [_argument(1), *flags, *others, _ALLOW]))
     options = [step for option in _UNCOUNTED_OPTIONS for step in _where(_EQUAL, option, _REFUSE)]
     rules.append((_SETSOCKOPT, [_argument(1), *_unless(_SOL_SOCKET, _ALLOW), _argument(2), *options, _ALLOW]))
     rules.append((_SETRLIMIT, [_argument(0), *_where(_EQUAL, _RLIMIT_CORE, _PRETEND), _ALLOW]))
@@ -193,7 +202,7 @@ def filter_program(machine: str) -> bytes:
     steps = [_step(_LOAD, 4), *_unless(architecture, _KILL), _step(_LOAD, 0)]
     if machine == "x86_64":
         steps += _where(_AT_LEAST, 0x40000000, _REFUSE)  # the x32 table, another way to each call
-    for numbers, rule in _rules():
+    for numbers, rule in _rules(column):
         steps += _where(_EQUAL, numbers[column], *rule)
     steps += _where(_AT_LEAST, _FIRST_UNKNOWN, _error(_ENOSYS))
     return b"".join([*steps, _ALLOW])

@@ -220,6 +220,13 @@ ATTEMPTS = [
         }.items()
     ),
     Attempt("kernel", "which parts of a file others have read, by a read that may not wait", "try: os.preadv(os.open(os.__file__, os.O_RDONLY), [bytearray(1)], 0, os.RWF_NOWAIT)\nexcept BlockingIOError: pass  # they have not", open_outside=True),
+    *(
+        Attempt("kernel", f"a file from the host's disk each time that it is read, {how}", code)
+        for how, code in {
+            "as it is opened": "os.open(os.__file__, os.O_RDONLY | os.O_DIRECT)",
+            "later": "import fcntl; fcntl.fcntl(os.open(os.__file__, os.O_RDONLY), fcntl.F_SETFL, os.O_DIRECT)",
+        }.items()
+    ),
     Attempt("kernel", "a file out of the memory that others read it from", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); call('madvise', ctypes.c_void_p(area), ctypes.c_size_t(4096), 21)", open_outside=True),
     Attempt("kernel", "which pages of a file are in memory", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); syscall(27, ctypes.c_void_p(area), ctypes.c_size_t(4096), ctypes.create_string_buffer(1))", open_outside=True),
     Attempt("kernel", "message queue of POSIX", "call('mq_open', b'/coachrl-bait', os.O_CREAT | os.O_RDWR, 0o600, None); libc.mq_unlink(b'/coachrl-bait')"),
