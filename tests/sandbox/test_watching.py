@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket
 import threading
@@ -132,6 +133,14 @@ def test_no_workspace_is_made_once_all_room_is_taken(rooms):
     held["b"] += 1 * MIB
     with pytest.raises(OSError, match="hold 100 MiB together"):
         jail.make_workspace("d", 5, 7, 100)
+
+
+def test_no_right_that_a_user_has_beside_the_usual_goes_on_to_programs(monkeypatch):
+    lowered = {}
+    monkeypatch.setattr(jail, "_lower", lowered.__setitem__)
+    jail._set_rlimits(LIMITS)
+    rights = (resource.RLIMIT_RTPRIO, resource.RLIMIT_NICE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE)
+    assert [lowered[right] for right in rights] == [0, 0, 0, 0]
 
 
 def counted():
