@@ -88,6 +88,7 @@ def answer(machine, call, *arguments, audit=None, number=None):
         ("clone", (0x3D0F00 & ~0x400,), FAIL | EPERM),  # one with open files of its own
         ("clone", (0x400 | 17,), FAIL | EPERM),  # a process with those of another
         ("clone", (0x4111,), ALLOW),  # vfork
+        ("clone", (0x0111,), FAIL | EPERM),  # a process with another's memory
         ("mmap", (0, 4096, 3, 0x22), ALLOW),  # private, without a file
         ("mmap", (0, 4096, 3, 0x01), ALLOW),  # shared, of a file
         ("mmap", (0, 4096, 3, 0x21), FAIL | EPERM),

@@ -6,6 +6,8 @@ import os
 import resource
 import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -195,6 +197,34 @@ def test_files_that_calls_wait_for_count(monkeypatch):
     os.close(into)
 
 
+WITHOUT_FIRST_THREAD = """
+import _thread, ctypes, sys, time
+def follow():
+    time.sleep(0.02 if sys.argv[1] == "many" else 600)
+    _thread.start_new_thread(follow, ())
+_thread.start_new_thread(follow, ())
+ctypes.CDLL(None).syscall(60, 0)
+"""
+
+
+@pytest.mark.parametrize("threads", ["one", "many"])
+def test_a_process_without_a_first_thread_that_goes_on_to_start_others_hides_what_it_holds(threads):
+    room = memory_in_use.RoomMemory(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", WITHOUT_FIRST_THREAD, threads]) as process:
+        while memory_in_use._has_program(f"/proc/{process.pid}"):
+            assert not room._hides_in_threads([process.pid])
+        if threads == "many":
+            while not room._hides_in_threads([process.pid]):
+                time.sleep(0.01)
+        assert room._hides_in_threads([process.pid]) is False or threads == "many"
+        process.kill()
+
+
+def test_the_memory_of_a_child_of_vfork_is_its_parents():
+    own, other = f"/proc/self/task/{os.getpid()}", "/proc/1"
+    assert memory_in_use._first_of_each_memory([own, f"/proc/{os.getpid()}", other]) == [True, False, True]
+
+
 def test_lines_with_long_paths_count_as_several_and_nobody_counts_beyond_what_is_enough(tmp_path):
     maps = tmp_path / "maps"
     maps.write_text(40 * ("x" * 99 + "\n"))
@@ -250,6 +280,7 @@ def test_a_room_holds_its_processes_its_scratch_files_its_sockets_and_what_is_co
     monkeypatch.setattr(memory_in_use, "uses_more_than", lambda *given: asked.append(given) or True)
     clock, room, hidden = [100.0], memory_in_use.RoomMemory(7), False
     room._socket_bytes, room._scratch_bytes = 4000, lambda: 50_000
+    room._hides_in_threads = lambda pids: False
     assert room.programs() == [8, 9]
     for now, area in ((100.0, 1), (100.4, 5), (100.6, 6)):
         clock.append(now)

@@ -71,6 +71,9 @@ _CLONE, _CLONE3, _CLONE_PARENT = (56, 220), (435, 435), 0x8000
 # Threads of a process share its open files, which are counted for the process, and nobody else does: a process that has
 # ended would leave locks with those that it shared them with, and no list shows the locks of a process that has ended.
 _CLONE_THREAD, _CLONE_FILES = 0x10000, 0x400
+# Processes that have one memory might follow one another faster than anybody looks. A child of vfork has its parent's,
+# which waits for it.
+_CLONE_VM, _CLONE_VFORK = 0x100, 0x4000
 # Of the settings of a process, those from a certain one on are as unknown; the first makes a table of gigabytes, which
 # no figure of a process's memory holds. The last is a name for memory, which the C library gives.
 _PRCTL, _PR_SET_SECCOMP, _PR_FUTEX_HASH, _PR_SET_VMA = (157, 167), 22, 78, 0x53564D41
@@ -158,7 +161,8 @@ def _rules(column: int) -> list[tuple[Numbers, list[bytes]]]:
     rules += [(numbers, [_error(_ENOTSUP)]) for numbers in _UNSUPPORTED.values()]
     rules += [(numbers, [_PRETEND]) for numbers in _PRETENDED.values()]
     alone = _where(_ANY_BIT, _CLONE_THREAD, *_where(_ANY_BIT, _CLONE_FILES, _ALLOW), _REFUSE)
-    shared = _where(_ANY_BIT, _CLONE_FILES, _REFUSE)
+    one_memory = _where(_ANY_BIT, _CLONE_VM, *_where(_ANY_BIT, _CLONE_VFORK, _ALLOW), _REFUSE)
+    shared = [*_where(_ANY_BIT, _CLONE_FILES, _REFUSE), *one_memory]
     rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, *shared, _ALLOW]))
     rules.append((_CLOSE_RANGE, [_argument(2), *_where(_ANY_BIT, _CLOSE_RANGE_UNSHARE, _REFUSE), _ALLOW]))
     later = _where(_AT_LEAST, _PR_FUTEX_HASH, *_where(_EQUAL, _PR_SET_VMA, _ALLOW), _error(_EINVAL))

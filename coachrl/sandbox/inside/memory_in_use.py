@@ -8,14 +8,16 @@ and ways that cannot be counted are closed in jail.py.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import platform
 import socket
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+_COMPARE, _KCMP_VM = {"x86_64": 312, "aarch64": 272}, 1  # the call that tells what processes share
 _PIPE_BYTES = 64 * 1024  # a full one; programs cannot make one larger
 # One line of /proc/<pid>/maps costs the kernel so much, about, and more for each process that was forked with it.
 _AREA_BYTES, _FORKED_AREA_BYTES = 512, 64
@@ -56,6 +58,7 @@ class RoomMemory:
             # The last message may exceed the buffer by as much again.
             self._socket_bytes = 2 * fresh.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         self._next_count, self._counted = 0.0, 0
+        self._orphaned: dict[int, set[str]] = {}
 
     def programs(self) -> list[int]:
         """The processes of the room but for its first one."""
@@ -67,6 +70,8 @@ class RoomMemory:
         if _hides_any(f"/proc/{self._init_pid}/root/proc"):
             return True
         pids = _members(self._init_pid)
+        if self._hides_in_threads(pids):
+            return True
         if time.monotonic() >= self._next_count:
             views = [_view(pid) for pid in pids]
             self._counted = _area_bytes(views, limit_bytes) + _file_bytes(views)
@@ -76,6 +81,14 @@ class RoomMemory:
         # Shared pages can only be those of files here, and are counted with the files.
         return uses_more_than(pids, limit_bytes - beside, _ANONYMOUS)
 
+    def _hides_in_threads(self, pids: Iterable[int]) -> bool:
+        """Whether a process starts threads after its first one has ended: none of them may live long enough for anybody
+        to look into it. Those of a process that is just ending become fewer."""
+        before = self._orphaned
+        orphaned = {pid: set(_listed(f"/proc/{pid}/task")) for pid in pids if not _has_program(f"/proc/{pid}")}
+        self._orphaned = orphaned
+        return any(orphaned[pid] - before[pid] for pid in orphaned.keys() & before.keys())
+
     def _scratch_bytes(self) -> int:
         try:
             found = [os.statvfs(f"/proc/{self._init_pid}/root/{folder}") for folder in _SCRATCH]
@@ -84,7 +97,7 @@ class RoomMemory:
         return sum((of.f_blocks - of.f_bfree) * of.f_frsize for of in found)
 
 
-def uses_more_than(pids: Iterable[int], limit_bytes: int, kinds: tuple[str, ...] = _ALL) -> bool:
+def uses_more_than(pids: Collection[int], limit_bytes: int, kinds: tuple[str, ...] = _ALL) -> bool:
     """Whether `pids` hold more than `limit_bytes` together, page tables included. What they share is counted once, and
     pages of the waiting interpreters are shared with them. kinds: of pages, as the kernel names them."""
     # The exact figure costs a walk over all pages; it is needed only where the cheap upper bound is too high.
@@ -94,8 +107,26 @@ def uses_more_than(pids: Iterable[int], limit_bytes: int, kinds: tuple[str, ...]
     if sum(sum(table.values()) for table in tables) * 1024 <= limit_bytes:
         return False
     shared = ("SwapPss:", *(f"Pss_{kind}:" for kind in kinds))
-    exact = [sum(_fields_kb(f"{view}/smaps_rollup", shared).values()) for view in views]
-    return 1024 * (sum(exact) + sum(table.get("VmPTE:", 0) for table in tables)) > limit_bytes
+    counted = zip(views, tables, _first_of_each_memory(views), strict=True)
+    exact = [
+        sum(_fields_kb(f"{view}/smaps_rollup", shared).values()) + table.get("VmPTE:", 0)
+        for view, table, is_first in counted
+        if is_first
+    ]
+    return 1024 * sum(exact) > limit_bytes
+
+
+def _first_of_each_memory(views: Iterable[str]) -> list[bool]:
+    """Whether none of the processes before it has the same memory, as a child of vfork has its parent's until it runs
+    another program. Where the kernel cannot tell, all count."""
+    number = _COMPARE.get(platform.machine())
+    syscall = ctypes.CDLL(None).syscall
+    firsts: list[int] = []
+    found = []
+    for thread in (int(view.rpartition("/")[2]) for view in views):
+        found.append(number is None or all(syscall(number, thread, first, _KCMP_VM, 0, 0) != 0 for first in firsts))
+        firsts += [thread] if found[-1] else []
+    return found
 
 
 def descendants(root_pid: int) -> set[int]:

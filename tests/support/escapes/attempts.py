@@ -167,6 +167,7 @@ ATTEMPTS = [
     Attempt("kernel", "large pages of the host", "libc.mmap.restype = ctypes.c_long\nassert libc.mmap(None, ctypes.c_size_t(2 << 20), 3, 0x40022, -1, ctypes.c_long(0)) != -1 or ctypes.get_errno() != errno.EPERM", open_outside=True),
     Attempt("kernel", "segments of 16 bits", "syscall(154, 0, ctypes.create_string_buffer(16), 16)", open_outside=True),
     Attempt("kernel", "open files of two processes", "pid = libc.syscall(56, 0x400 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nassert pid > 0", open_outside=True),
+    Attempt("kernel", "one memory of two processes", "stack = ctypes.create_string_buffer(1 << 16)\npid = libc.clone(ctypes.cast(libc.abs, ctypes.c_void_p), ctypes.c_void_p((ctypes.addressof(stack) + (1 << 15)) & -16), 0x100 | 17, None)\nassert pid > 0; os.waitpid(pid, 0)", open_outside=True),
     Attempt("kernel", "open files that only one thread has", "syscall(436, 1000, 1000, 2)", open_outside=True),
     Attempt("network", "other protocols of the internet", "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)"),
     Attempt("kernel", "io_uring", "syscall(425, 1, ctypes.create_string_buffer(120))"),
