@@ -14,6 +14,9 @@ from coachrl.sandbox.inside.files import parts_of
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.types import Execution
 
+WITHOUT_WORKSPACE = "import os, sys; sys.path[:] = [path for path in sys.path if path not in ('', os.getcwd())]\n"
+"""The first line of a program of coachrl's own: agents leave modules in the workspace, and it is to import none."""
+
 
 def limits_of(settings: SandboxConfig) -> Limits:
     """The limits among the sandbox's settings, as the program inside takes them."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -132,6 +135,23 @@ def test_pipes_with_a_name_count_as_those_without(tmp_path):
     assert memory_in_use._file_bytes(["/proc/self"]) == before + 3 * memory_in_use._PIPE_BYTES
     for number in opened:
         os.close(number)
+
+
+def test_locks_count_behind_thousands_of_others(tmp_path):
+    place = min(os.sched_getaffinity(0))  # the newest of a processor come first
+    take = "import fcntl, os, sys\nos.sched_setaffinity(0, [int(sys.argv[1])])\n"
+    take += "files = [open(name, 'w') for name in sys.argv[3:]]\n"
+    take += "for n in range(int(sys.argv[2])):\n    for file in files: fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * n)\n"
+    take += "print(flush=True)\nsys.stdin.read()"
+    others = [str(tmp_path / f"{number}") for number in range(70)]
+    with contextlib.ExitStack() as stack:
+        pids = []
+        for arguments in (["300", str(tmp_path / "own")], ["60", *others]):
+            command = [sys.executable, "-c", take, str(place), *arguments]
+            process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            assert process.stdout is not None and process.stdout.readline() == b"\n"
+            pids.append(process.pid)
+        assert memory_in_use._lock_bytes(pids[:1]) == 44 * memory_in_use._LOCK_BYTES
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket
+import subprocess
+import sys
+import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -132,6 +137,14 @@ def test_no_workspace_is_made_once_all_room_is_taken(rooms):
         jail.make_workspace("d", 5, 7, 100)
 
 
+def test_no_right_that_a_user_has_beside_the_usual_goes_on_to_programs(monkeypatch):
+    lowered = {}
+    monkeypatch.setattr(jail, "_lower", lowered.__setitem__)
+    jail._set_rlimits(LIMITS)
+    rights = (resource.RLIMIT_RTPRIO, resource.RLIMIT_NICE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE)
+    assert [lowered[right] for right in rights] == [0, 0, 0, 0]
+
+
 def counted():
     return memory_in_use._file_bytes(["/proc/self"])
 
@@ -161,8 +174,65 @@ def test_each_watch_of_an_epoll_counts():
 
 
 def test_mapped_areas_cost_more_the_more_processes_were_forked_with_them(monkeypatch):
-    monkeypatch.setattr(memory_in_use, "_lines", {"a/maps": 10, "b/maps": 3}.__getitem__)
-    assert memory_in_use._area_bytes(["a", "b"]) == 13 * (512 + 2 * 64)
+    monkeypatch.setattr(memory_in_use, "_lines", lambda path, enough: {"a/maps": 10, "b/maps": 3}[path])
+    assert memory_in_use._area_bytes(["a", "b"], MIB) == 13 * (512 + 2 * 64)
+
+
+def test_files_that_calls_wait_for_count(monkeypatch):
+    out, into = os.pipe()
+    polls = select.poll()
+    for number in [os.dup(out) for _ in range(40)]:
+        polls.register(number, select.POLLIN)
+    waiting = [threading.Thread(target=polls.poll), threading.Thread(target=select.select, args=([out], [], []))]
+    for thread in waiting:
+        thread.start()
+    most = 4 * MIB * (40 + out + 1 - 30)
+    monkeypatch.setattr(memory_in_use, "_FREE_WAITED", 30)
+    while memory_in_use._waiting_bytes([os.getpid()]) != most:
+        time.sleep(0.01)
+    os.write(into, b"x")
+    for thread in waiting:
+        thread.join()
+    assert memory_in_use._waiting_bytes([os.getpid()]) == 0
+    os.close(into)
+
+
+WITHOUT_FIRST_THREAD = """
+import _thread, ctypes, sys, time
+def follow():
+    time.sleep(0.02 if sys.argv[1] == "many" else 600)
+    _thread.start_new_thread(follow, ())
+_thread.start_new_thread(follow, ())
+ctypes.CDLL(None).syscall(60, 0)
+"""
+
+
+@pytest.mark.parametrize("threads", ["one", "many"])
+def test_a_process_without_a_first_thread_that_goes_on_to_start_others_hides_what_it_holds(threads):
+    room = memory_in_use.RoomMemory(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", WITHOUT_FIRST_THREAD, threads]) as process:
+        while memory_in_use._has_program(f"/proc/{process.pid}"):
+            assert not room._hides_in_threads([process.pid])
+        if threads == "many":
+            while not room._hides_in_threads([process.pid]):
+                time.sleep(0.01)
+        assert room._hides_in_threads([process.pid]) is False or threads == "many"
+        process.kill()
+
+
+def test_the_memory_of_a_child_of_vfork_is_its_parents():
+    own, other = f"/proc/self/task/{os.getpid()}", "/proc/1"
+    assert memory_in_use._first_of_each_memory([own, f"/proc/{os.getpid()}", other]) == [True, False, True]
+
+
+def test_lines_with_long_paths_count_as_several_and_nobody_counts_beyond_what_is_enough(tmp_path):
+    maps = tmp_path / "maps"
+    maps.write_text(40 * ("x" * 99 + "\n"))
+    assert memory_in_use._lines(str(maps), 1000) == 40
+    maps.write_text(16 * ("x" * 16383 + "\n"))
+    assert memory_in_use._lines(str(maps), 10_000) == 16 * 64
+    assert 5 <= memory_in_use._lines(str(maps), 5) < 16 * 64
+    assert MIB < memory_in_use._area_bytes([str(tmp_path)] * 1000, MIB) < 32 * MIB
 
 
 def test_a_few_locks_are_free_and_each_further_one_is_dear(monkeypatch, tmp_path):
@@ -199,9 +269,9 @@ def test_shared_pages_count_once_and_page_tables_for_each(monkeypatch):
 
 
 def test_a_room_holds_its_processes_its_scratch_files_its_sockets_and_what_is_counted_now_and_then(monkeypatch):
-    held = {"_area_bytes": 1, "_file_bytes": 20, "_lock_bytes": 300}
+    held = {"_area_bytes": 1, "_file_bytes": 8, "_waiting_bytes": 12, "_lock_bytes": 300}
     for counter in held:
-        monkeypatch.setattr(memory_in_use, counter, lambda of, name=counter: held[name])
+        monkeypatch.setattr(memory_in_use, counter, lambda *of, name=counter: held[name])
     monkeypatch.setattr(memory_in_use, "_members", lambda init: [init, 8, 9])
     monkeypatch.setattr(memory_in_use, "_hides_any", lambda proc: hidden)
     monkeypatch.setattr(memory_in_use, "sockets_in_use", lambda: 2)
@@ -210,6 +280,7 @@ def test_a_room_holds_its_processes_its_scratch_files_its_sockets_and_what_is_co
     monkeypatch.setattr(memory_in_use, "uses_more_than", lambda *given: asked.append(given) or True)
     clock, room, hidden = [100.0], memory_in_use.RoomMemory(7), False
     room._socket_bytes, room._scratch_bytes = 4000, lambda: 50_000
+    room._hides_in_threads = lambda pids: False
     assert room.programs() == [8, 9]
     for now, area in ((100.0, 1), (100.4, 5), (100.6, 6)):
         clock.append(now)

@@ -31,6 +31,7 @@ def test_a_copy_keeps_permissions_times_links_and_files_of_several_names(tmp_pat
     (source / "once").chmod(0o640)
     os.link(source / "once", source / "folder" / "twice")
     (source / "link").symlink_to("once")
+    os.link(source / "link", source / "folder" / "again", follow_symlinks=False)
     os.mkfifo(source / "pipe")
     for name, times in (
         ("once", (10**9, 2 * 10**9)),
@@ -39,8 +40,9 @@ def test_a_copy_keeps_permissions_times_links_and_files_of_several_names(tmp_pat
     ):
         os.utime(source / name, ns=times, follow_symlinks=False)
     files.copy(str(source), str(target))
-    assert sorted(path.name for path in target.rglob("*")) == ["folder", "link", "once", "twice"]
+    assert sorted(path.name for path in target.rglob("*")) == ["again", "folder", "link", "once", "twice"]
     assert (target / "once").read_bytes() == b"x" * 3000 and (target / "once").samefile(target / "folder" / "twice")
+    assert (target / "link").lstat().st_ino == (target / "folder" / "again").lstat().st_ino
     assert (target / "link").readlink().name == "once" and not (target / "once").samefile(source / "once")
     found = {name: (target / name).lstat() for name in ("once", "link", "folder")}
     assert {name: info.st_mtime_ns for name, info in found.items()} == {

@@ -25,12 +25,11 @@ from coachrl.config import CoachConfig
 from coachrl.config.coach import ToolsConfig
 from coachrl.errors import CoachError, CoachUnavailable, SandboxError, SandboxUnavailable
 from coachrl.prompts import Prompt
-from coachrl.sandbox.base import Sandbox, Workspace
+from coachrl.sandbox.base import WITHOUT_WORKSPACE, Sandbox, Workspace
 from coachrl.text import extract_code
 from coachrl.types import CoachScore, Execution
 
 _LEAST_S = 0.1  # what a program is given where hardly any time is left
-_WITHOUT_WORKSPACE = "import os, sys; sys.path[:] = [path for path in sys.path if path not in ('', os.getcwd())]\n"
 _OF_THE_FUTURE = re.compile(r"^from __future__ import .*\n", re.MULTILINE)
 _FUNCTION = Function(
     name="run_python",
@@ -181,7 +180,7 @@ class _WorkspaceCopy:
 def _apart(code: str) -> str:
     """`code`, which imports no module of the workspace: an agent's `csv.py` would tell the coach what it likes."""
     place = max((found.end() for found in _OF_THE_FUTURE.finditer(code)), default=0)  # nothing may stand before them
-    return code[:place] + _WITHOUT_WORKSPACE + code[place:]
+    return code[:place] + WITHOUT_WORKSPACE + code[place:]
 
 
 def _check_sound(execution: Execution) -> None:

@@ -43,10 +43,11 @@ _PRETENDED: dict[str, Numbers] = {
 # the file is gone. Programs that find no such call read and write.
 # Where memory is to lie is kept for each page of a file, in the kernel's memory, and stays while the file does. A
 # program that finds no such call takes the machine for one whose memory is all alike.
+# openat2 keeps its flags in memory, where a filter cannot read them.
 # A file that can be read can be locked whole, also against the host's programs. Locks on parts of files (fcntl), which
 # SQLite takes, keep others from writing alone where the file cannot be written.
 _ABSENT: dict[str, Numbers] = {
-    "flock": (73, 32),
+    "flock": (73, 32), "openat2": (437, 437),
     "splice": (275, 76), "tee": (276, 77), "sendfile": (40, 71), "mbind": (237, 235), "set_mempolicy": (238, 237),
     "get_mempolicy": (239, 236), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "set_mempolicy_home_node": (450, 450),
@@ -67,14 +68,21 @@ _OWN_PROCESS_ONLY: dict[str, tuple[Numbers, tuple[int, ...]]] = {
 # A child that passes for its parent's sibling would be a child of a trusted process. clone3 keeps its flags in memory,
 # where a filter cannot read them; the C library takes clone where it is told that there is no clone3.
 _CLONE, _CLONE3, _CLONE_PARENT = (56, 220), (435, 435), 0x8000
-# Threads of a process share its open files, which are counted for the process.
+# Threads of a process share its open files, which are counted for the process, and nobody else does: a process that has
+# ended would leave locks with those that it shared them with, and no list shows the locks of a process that has ended.
 _CLONE_THREAD, _CLONE_FILES = 0x10000, 0x400
+# Processes that have one memory might follow one another faster than anybody looks. A child of vfork has its parent's,
+# which waits for it.
+_CLONE_VM, _CLONE_VFORK = 0x100, 0x4000
 # Of the settings of a process, those from a certain one on are as unknown; the first makes a table of gigabytes, which
 # no figure of a process's memory holds. The last is a name for memory, which the C library gives.
 _PRCTL, _PR_SET_SECCOMP, _PR_FUTEX_HASH, _PR_SET_VMA = (157, 167), 22, 78, 0x53564D41
 # Pages that the kernel finds to be alike become one, on a host where it looks for them: the time of a write then tells
 # what another program holds.
 _MADVISE, _MADV_MERGEABLE, _PR_SET_MEMORY_MERGE = (28, 233), 12, 67
+# From this advice on (MADV_COLD, MADV_PAGEOUT) a user's own files are thrown out of the memory that others read them
+# from; what came later still, nobody has looked at. Programs take it for an older kernel.
+_FIRST_LATER_ADVICE = 20
 # A read that may not wait tells whether others have read the same before.
 _PREADV2, _RWF_NOWAIT = (327, 286), 0x08
 _PR_SCHED_CORE = 62  # a processor's other half stands still while a program runs that shares with none
@@ -82,6 +90,10 @@ _CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = (436, 436), 2
 # Memory that is of no file and of no process alone: once its pages are let go of (MADV_DONTNEED), nothing shows them.
 _MMAP, _MAP_SHARED, _MAP_ANONYMOUS = (9, 222), 0x01, 0x20
 _MAP_HUGETLB = 0x40000  # pages that the host has set aside, which no figure of a process's memory holds
+# A file that is opened so (O_DIRECT, another bit on each processor) is read from the host's disks each time, as fast as
+# they can, and what others have just written of it is written to them first. Beside each call: which argument tells.
+_OPENS: dict[str, tuple[Numbers, int]] = {"openat": ((257, 56), 2), "open": ((2, 56), 1)}
+_O_DIRECT, _SET_FLAGS = (0x4000, 0x10000), 4
 # Flags, locks and owners of a file. The others make larger pipes or locks that name no process, which could not be
 # counted, and watch, or keep from being opened, a file of the host that is the user's own.
 _FCNTL, _FIRST_SPECIAL_COMMAND = (72, 25), 12
@@ -90,16 +102,15 @@ _SPECIAL_COMMANDS = (1025, 1030, 1032)  # F_GETLEASE, F_DUPFD_CLOEXEC, F_GETPIPE
 # programs share a memory with those of all of the host (SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF), nor
 # memory that is kept for later, which the host's connections lack (SO_RESERVE_MEM).
 _SETSOCKOPT, _SOL_SOCKET, _UNCOUNTED_OPTIONS = (54, 208), 1, (7, 32, 26, 50, 51, 52, 73)
-_SOL_IPV6, _FLOW_LABELS = 41, 32  # of which all of the host has 4096
 # A limit of 1 on core dumps keeps the kernel from starting the host's handler of crashes; one of 0 would not. Where a
 # program sets this limit, it is told that it has done so, and nothing happens.
 _SETRLIMIT, _PRLIMIT, _RLIMIT_CORE = (160, 164), (302, 261), 4
-# AF_UNIX, AF_INET, AF_INET6. Others are not all held by a network namespace: AF_VSOCK reaches the host of a virtual
-# machine. Streams, datagrams and, of AF_UNIX, packets in order: other types are other ways to name protocols, and
-# families.
-_SOCKET, _SOCKETPAIR, _TYPES_OF_FAMILIES = (41, 198), (53, 199), {1: (1, 2, 5), 2: (1, 2), 10: (1, 2)}
+# Streams, datagrams and packets in order of the machine's own kind. No network is there that others could reach, and
+# they are not all held by a network namespace: AF_VSOCK reaches the host of a virtual machine; sockets of the internet
+# have the kernel stamp the time on each packet of the host, wait for a lock that all its networks share, and load
+# protocols.
+_SOCKET, _SOCKETPAIR, _AF_UNIX, _TYPES = (41, 198), (53, 199), 1, (1, 2, 5)
 _TYPE_MASK = 0xF  # flags stand beside the type
-_PROTOCOLS = (0, 6, 17)  # the usual one, TCP, UDP; for others the kernel loads what nobody here can use
 # What is asked of a file beside reading and writing it: whether it is a terminal, how much can be read, whether it
 # waits, goes on to other programs and may be cloned. Others have the kernel load drivers of networks, hand out the
 # namespaces of other processes, or make the host's disks write.
@@ -110,7 +121,7 @@ _IOCTL, _REQUESTS = (16, 29), (
 )  # fmt: skip
 
 _LOAD, _MASK, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-_EPERM, _EINVAL, _ENOTTY, _ENOSYS, _EPROTONOSUPPORT, _ESOCKTNOSUPPORT = 1, 22, 25, 38, 93, 94
+_EPERM, _EINVAL, _ENOTTY, _ENOSYS, _ESOCKTNOSUPPORT = 1, 22, 25, 38, 94
 _ENOTSUP, _EAFNOSUPPORT = 95, 97
 
 
@@ -140,7 +151,7 @@ def _unless(value: int, then: bytes) -> list[bytes]:
     return [_step(_EQUAL, value, 1, 0), then]
 
 
-def _rules() -> list[tuple[Numbers, list[bytes]]]:
+def _rules(column: int) -> list[tuple[Numbers, list[bytes]]]:
     """For each call that is not simply allowed: what becomes of it. Each rule ends the program."""
     rules = [(numbers, [_REFUSE]) for numbers in _DENIED.values()]
     for numbers, zeros in _OWN_PROCESS_ONLY.values():
@@ -150,40 +161,41 @@ def _rules() -> list[tuple[Numbers, list[bytes]]]:
     rules += [(numbers, [_error(_ENOTSUP)]) for numbers in _UNSUPPORTED.values()]
     rules += [(numbers, [_PRETEND]) for numbers in _PRETENDED.values()]
     alone = _where(_ANY_BIT, _CLONE_THREAD, *_where(_ANY_BIT, _CLONE_FILES, _ALLOW), _REFUSE)
-    rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, _ALLOW]))
+    one_memory = _where(_ANY_BIT, _CLONE_VM, *_where(_ANY_BIT, _CLONE_VFORK, _ALLOW), _REFUSE)
+    shared = [*_where(_ANY_BIT, _CLONE_FILES, _REFUSE), *one_memory]
+    rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, *shared, _ALLOW]))
     rules.append((_CLOSE_RANGE, [_argument(2), *_where(_ANY_BIT, _CLOSE_RANGE_UNSHARE, _REFUSE), _ALLOW]))
     later = _where(_AT_LEAST, _PR_FUTEX_HASH, *_where(_EQUAL, _PR_SET_VMA, _ALLOW), _error(_EINVAL))
     settings = (_PR_SET_SECCOMP, _PR_SET_MEMORY_MERGE, _PR_SCHED_CORE)
     refused = [step for setting in settings for step in _where(_EQUAL, setting, _REFUSE)]
     rules.append((_PRCTL, [_argument(0), *refused, *later, _ALLOW]))
-    rules.append((_MADVISE, [_argument(2), *_where(_EQUAL, _MADV_MERGEABLE, _error(_EINVAL)), _ALLOW]))
+    advice = [
+        *_where(_EQUAL, _MADV_MERGEABLE, _error(_EINVAL)),
+        *_where(_AT_LEAST, _FIRST_LATER_ADVICE, _error(_EINVAL)),
+    ]
+    rules.append((_MADVISE, [_argument(2), *advice, _ALLOW]))
     rules.append((_PREADV2, [_argument(5), *_where(_ANY_BIT, _RWF_NOWAIT, _error(_ENOTSUP)), _ALLOW]))
     shared = _where(_ANY_BIT, _MAP_ANONYMOUS, *_where(_ANY_BIT, _MAP_SHARED, _REFUSE))
     rules.append((_MMAP, [_argument(3), *_where(_ANY_BIT, _MAP_HUGETLB, _REFUSE), *shared, _ALLOW]))
+    cached = [*_where(_ANY_BIT, _O_DIRECT[column], _error(_EINVAL)), _ALLOW]
+    rules += [(numbers, [_argument(place), *cached]) for numbers, place in _OPENS.values()]
     special = [step for command in _SPECIAL_COMMANDS for step in _where(_EQUAL, command, _ALLOW)]
-    rules.append((_FCNTL, [_argument(1), *_where(_AT_LEAST, _FIRST_SPECIAL_COMMAND, *special, _REFUSE), _ALLOW]))
+    flags = _where(_EQUAL, _SET_FLAGS, _argument(2), *cached)
+    others = _where(_AT_LEAST, _FIRST_SPECIAL_COMMAND, *special, _REFUSE)
+    rules.append((_FCNTL, [_argument(1), *flags, *others, _ALLOW]))
     options = [step for option in _UNCOUNTED_OPTIONS for step in _where(_EQUAL, option, _REFUSE)]
-    labels = _where(_EQUAL, _SOL_IPV6, _argument(2), *_where(_EQUAL, _FLOW_LABELS, _REFUSE), _ALLOW)
-    others = [*labels, *_unless(_SOL_SOCKET, _ALLOW)]
-    rules.append((_SETSOCKOPT, [_argument(1), *others, _argument(2), *options, _ALLOW]))
+    rules.append((_SETSOCKOPT, [_argument(1), *_unless(_SOL_SOCKET, _ALLOW), _argument(2), *options, _ALLOW]))
     rules.append((_SETRLIMIT, [_argument(0), *_where(_EQUAL, _RLIMIT_CORE, _PRETEND), _ALLOW]))
     sets_limit = [_argument(2), *_unless(0, _PRETEND), _argument(2, upper_half=True), *_unless(0, _PRETEND)]
     of_core = [_argument(1), *_unless(_RLIMIT_CORE, _ALLOW), *sets_limit, _ALLOW]
     rules.append((_PRLIMIT, [_argument(0), *_unless(0, _REFUSE), *of_core]))
     requests = [step for request in _REQUESTS for step in _where(_EQUAL, request, _ALLOW)]
     rules.append((_IOCTL, [_argument(1), *requests, _error(_ENOTTY)]))
-    rules += [(numbers, _socket_rule()) for numbers in (_SOCKET, _SOCKETPAIR)]
+    types = [step for kind in _TYPES for step in _where(_EQUAL, kind, _ALLOW)]
+    kinds = [_argument(1), _step(_MASK, _TYPE_MASK), *types, _error(_ESOCKTNOSUPPORT)]
+    family = [_argument(0), *_unless(_AF_UNIX, _error(_EAFNOSUPPORT))]
+    rules += [(numbers, [*family, *kinds]) for numbers in (_SOCKET, _SOCKETPAIR)]
     return rules
-
-
-def _socket_rule() -> list[bytes]:
-    protocols = [step for protocol in _PROTOCOLS for step in _where(_EQUAL, protocol, _ALLOW)]
-    protocol = [_argument(2), *protocols, _error(_EPROTONOSUPPORT)]
-    rule = [_argument(0)]
-    for family, types in _TYPES_OF_FAMILIES.items():
-        known = [step for kind in types for step in _where(_EQUAL, kind, *protocol)]
-        rule += _where(_EQUAL, family, _argument(1), _step(_MASK, _TYPE_MASK), *known, _error(_ESOCKTNOSUPPORT))
-    return [*rule, _error(_EAFNOSUPPORT)]
 
 
 def filter_program(machine: str) -> bytes:
@@ -194,7 +206,7 @@ def filter_program(machine: str) -> bytes:
     steps = [_step(_LOAD, 4), *_unless(architecture, _KILL), _step(_LOAD, 0)]
     if machine == "x86_64":
         steps += _where(_AT_LEAST, 0x40000000, _REFUSE)  # the x32 table, another way to each call
-    for numbers, rule in _rules():
+    for numbers, rule in _rules(column):
         steps += _where(_EQUAL, numbers[column], *rule)
     steps += _where(_AT_LEAST, _FIRST_UNKNOWN, _error(_ENOSYS))
     return b"".join([*steps, _ALLOW])

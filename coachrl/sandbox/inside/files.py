@@ -150,33 +150,33 @@ def write(root: str, name: str, data: bytes, owner: int | None = None) -> None:
 
 def copy(source: str, target: str, owner: int | None = None) -> None:
     """Copy folders, regular files and links from `source` into the empty folder `target`, with their permissions and
-    times of change; no link is followed. The copy takes as much room: holes stay holes, and files of one content with
-    several names stay one. What lies deeper than MAX_DEPTH folders, has a path that is too long for the system, or
-    may not be read, is left out. Nothing may run in either meanwhile. Raises OSError."""
+    times of change; no link is followed. The copy takes as much room: holes stay holes, and what has several names,
+    files and links alike, stays one. What lies deeper than MAX_DEPTH folders, has a path that is too long for the
+    system, or may not be read, is left out. Nothing may run in either meanwhile. Raises OSError."""
     _copy(source, target, owner, 0, {})
 
 
 def _copy(source: str, target: str, owner: int | None, depth: int, copied: dict[int, str]) -> None:
-    """copied: inode -> the copy of a file that has several names."""
+    """copied: inode -> the copy of what has several names."""
     for entry in _entries(source):
         made = os.path.join(target, entry.name)
         if max(len(os.fsencode(path)) for path in (entry.path, made)) >= _PATH_MAX or not _may_read(entry):
             continue
         info = entry.stat(follow_symlinks=False)
+        if info.st_ino in copied:
+            os.link(copied[info.st_ino], made, follow_symlinks=False)
+            continue
         if entry.is_symlink():
             os.symlink(os.readlink(entry.path), made)
         elif entry.is_dir(follow_symlinks=False) and depth + 1 < MAX_DEPTH:
             os.mkdir(made, 0o700)
             _copy(entry.path, made, owner, depth + 1, copied)
-        elif entry.is_file(follow_symlinks=False) and info.st_ino in copied:
-            os.link(copied[info.st_ino], made)
-            continue
         elif entry.is_file(follow_symlinks=False):
             _copy_data(entry.path, made)
-            if info.st_nlink > 1:
-                copied[info.st_ino] = made
         else:
             continue
+        if info.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
+            copied[info.st_ino] = made
         if owner is not None:
             os.chown(made, owner, owner, follow_symlinks=False)
         if not entry.is_symlink():

@@ -220,6 +220,9 @@ def _set_rlimits(limits: Limits) -> None:
         (resource.RLIMIT_NPROC, limits.max_processes),
         (resource.RLIMIT_CORE, 1),  # no dump into a file; and none into a program of the host, which 0 would allow
         (resource.RLIMIT_MEMLOCK, 0),
+        # Users who work with sound may pass others by, and so might their programs.
+        (resource.RLIMIT_RTPRIO, 0),
+        (resource.RLIMIT_NICE, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_SIGPENDING, _MOST_SIGNALS),
     ):

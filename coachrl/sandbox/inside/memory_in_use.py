@@ -8,27 +8,40 @@ and ways that cannot be counted are closed in jail.py.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
+import platform
 import socket
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+_COMPARE, _KCMP_VM = {"x86_64": 312, "aarch64": 272}, 1  # the call that tells what processes share
 _PIPE_BYTES = 64 * 1024  # a full one; programs cannot make one larger
 # One line of /proc/<pid>/maps costs the kernel so much, about, and more for each process that was forked with it.
 _AREA_BYTES, _FORKED_AREA_BYTES = 512, 64
+# A longer line, which names a path of up to 16 KiB, counts as several: a program would make a look read gigabytes.
+_LINE_CHARS = 256
 # A lock on a part of a file takes far less, but /proc/locks is slow to read: nobody needs many, and more cost dearly.
 _FREE_LOCKS, _LOCK_BYTES, _MOST_LOCKS = 256, 1024 * 1024, 4096
 # A watch of epoll takes less, too, but all processes of a user share so many, and the host's may be that user's.
-_WATCH_BYTES = 16 * 1024
+_WATCH_BYTES, _MOST_WATCHES = 16 * 1024, 1 << 20
 # What lies in a socket until somebody takes it out is in nobody's list of open files: a pipe, or hundreds of watches.
 _SENT_FILE_BYTES = 4 * 1024 * 1024
+# Nor is what a call waits for that another thread has closed meanwhile. Nobody needs to wait for many.
+_FREE_WAITED, _MOST_WAITED = 512, 512  # the latter by one call, which may name a higher number than there are files
+# Number of each such call (poll, ppoll, select, pselect6), and which of its arguments says how many.
+_WAITING = {
+    "x86_64": {"7": 1, "271": 1, "23": 0, "270": 0},
+    "aarch64": {"73": 1, "72": 0},
+}.get(platform.machine(), {})
 # What describes an open file is written out as a whole, all watches of an epoll, and kept until it has been read.
 _DESCRIPTION_BYTES = 64 * 1024 * 1024
 # Of other files of /proc the longest record that was read is kept, which may hold a path of four letters a byte, and
 # what describes the memory of a process that has ended.
 _RECORD_BYTES = 32 * 1024
+_PART_BYTES = 64 * 1024  # of a file of /proc, read at once
 _COUNT_EVERY_S = 0.5  # pipes, watches, areas and locks take time to count
 _SCRATCH = ("tmp", "dev/shm")
 _ALL = ("Anon", "Shmem")
@@ -45,6 +58,7 @@ class RoomMemory:
             # The last message may exceed the buffer by as much again.
             self._socket_bytes = 2 * fresh.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         self._next_count, self._counted = 0.0, 0
+        self._orphaned: dict[int, set[str]] = {}
 
     def programs(self) -> list[int]:
         """The processes of the room but for its first one."""
@@ -56,13 +70,24 @@ class RoomMemory:
         if _hides_any(f"/proc/{self._init_pid}/root/proc"):
             return True
         pids = _members(self._init_pid)
+        if self._hides_in_threads(pids):
+            return True
         if time.monotonic() >= self._next_count:
             views = [_view(pid) for pid in pids]
-            self._counted = _area_bytes(views) + _file_bytes(views) + _lock_bytes(pids)
+            self._counted = _area_bytes(views, limit_bytes) + _file_bytes(views)
+            self._counted += _waiting_bytes(pids) + _lock_bytes(pids)
             self._next_count = time.monotonic() + _COUNT_EVERY_S
         beside = self._counted + sockets_in_use() * self._socket_bytes + self._scratch_bytes()
         # Shared pages can only be those of files here, and are counted with the files.
         return uses_more_than(pids, limit_bytes - beside, _ANONYMOUS)
+
+    def _hides_in_threads(self, pids: Iterable[int]) -> bool:
+        """Whether a process starts threads after its first one has ended: none of them may live long enough for anybody
+        to look into it. Those of a process that is just ending become fewer."""
+        before = self._orphaned
+        orphaned = {pid: set(_listed(f"/proc/{pid}/task")) for pid in pids if not _has_program(f"/proc/{pid}")}
+        self._orphaned = orphaned
+        return any(orphaned[pid] - before[pid] for pid in orphaned.keys() & before.keys())
 
     def _scratch_bytes(self) -> int:
         try:
@@ -72,7 +97,7 @@ class RoomMemory:
         return sum((of.f_blocks - of.f_bfree) * of.f_frsize for of in found)
 
 
-def uses_more_than(pids: Iterable[int], limit_bytes: int, kinds: tuple[str, ...] = _ALL) -> bool:
+def uses_more_than(pids: Collection[int], limit_bytes: int, kinds: tuple[str, ...] = _ALL) -> bool:
     """Whether `pids` hold more than `limit_bytes` together, page tables included. What they share is counted once, and
     pages of the waiting interpreters are shared with them. kinds: of pages, as the kernel names them."""
     # The exact figure costs a walk over all pages; it is needed only where the cheap upper bound is too high.
@@ -82,8 +107,26 @@ def uses_more_than(pids: Iterable[int], limit_bytes: int, kinds: tuple[str, ...]
     if sum(sum(table.values()) for table in tables) * 1024 <= limit_bytes:
         return False
     shared = ("SwapPss:", *(f"Pss_{kind}:" for kind in kinds))
-    exact = [sum(_fields_kb(f"{view}/smaps_rollup", shared).values()) for view in views]
-    return 1024 * (sum(exact) + sum(table.get("VmPTE:", 0) for table in tables)) > limit_bytes
+    counted = zip(views, tables, _first_of_each_memory(views), strict=True)
+    exact = [
+        sum(_fields_kb(f"{view}/smaps_rollup", shared).values()) + table.get("VmPTE:", 0)
+        for view, table, is_first in counted
+        if is_first
+    ]
+    return 1024 * sum(exact) > limit_bytes
+
+
+def _first_of_each_memory(views: Iterable[str]) -> list[bool]:
+    """Whether none of the processes before it has the same memory, as a child of vfork has its parent's until it runs
+    another program. Where the kernel cannot tell, all count."""
+    number = _COMPARE.get(platform.machine())
+    syscall = ctypes.CDLL(None).syscall
+    firsts: list[int] = []
+    found = []
+    for thread in (int(view.rpartition("/")[2]) for view in views):
+        found.append(number is None or all(syscall(number, thread, first, _KCMP_VM, 0, 0) != 0 for first in firsts))
+        firsts += [thread] if found[-1] else []
+    return found
 
 
 def descendants(root_pid: int) -> set[int]:
@@ -150,7 +193,7 @@ def _file_bytes(views: Iterable[str]) -> int:
             if target.startswith("pipe:"):
                 pipes.add(target)
             elif target == "anon_inode:[eventpoll]":
-                watches += _lines(f"{view}/fdinfo/{number}")
+                watches += _lines(f"{view}/fdinfo/{number}", _MOST_WATCHES)
             elif target.startswith("socket:"):
                 sockets[target] = _files_sent_to(f"{view}/fdinfo/{number}")
             elif "/fdinfo/" in target:
@@ -181,6 +224,21 @@ def _files_sent_to(socket_info: str) -> int:
         return 0
 
 
+def _waiting_bytes(pids: Iterable[int]) -> int:
+    """The same of the files that calls wait for."""
+    threads = (f"/proc/{pid}/task/{thread}" for pid in pids for thread in _listed(f"/proc/{pid}/task"))
+    return _SENT_FILE_BYTES * max(0, sum(map(_waits_for, threads)) - _FREE_WAITED)
+
+
+def _waits_for(thread: str) -> int:
+    try:
+        with open(f"{thread}/syscall") as file:
+            number, *arguments = file.read().split()
+    except OSError:  # it has just ended
+        return 0
+    return min(int(arguments[_WAITING[number]], 16), _MOST_WAITED) if number in _WAITING else 0
+
+
 def _open_files(folder: str) -> list[tuple[str, str]]:
     """Number and target of each."""
     found = []
@@ -192,23 +250,33 @@ def _open_files(folder: str) -> list[tuple[str, str]]:
     return found
 
 
-def _area_bytes(views: Sequence[str]) -> int:
-    return sum(_lines(f"{view}/maps") for view in views) * (_AREA_BYTES + _FORKED_AREA_BYTES * len(views))
+def _area_bytes(views: Sequence[str], most: int) -> int:
+    """What the mapped areas take; something above `most` where it is more."""
+    each = _AREA_BYTES + _FORKED_AREA_BYTES * len(views)
+    areas = 0
+    for view in views:
+        areas += _lines(f"{view}/maps", most // each + 1 - areas)
+    return areas * each
 
 
-def _lines(path: str) -> int:
+def _lines(path: str, enough: int) -> int:
+    """How many there are, if need be until there are `enough`."""
+    found = 0
     try:
-        with open(path, "rb") as file:
-            return sum(1 for _ in file)
+        with open(path, "rb", 0) as file:
+            while found < enough and (part := file.read(_PART_BYTES)):
+                found += max(part.count(b"\n"), len(part) // _LINE_CHARS)
     except OSError:  # it has just ended
-        return 0
+        pass
+    return found
 
 
 def _lock_bytes(pids: Iterable[int]) -> int:
     members = {str(pid) for pid in pids}
     with open("/proc/locks") as file:
-        lines = itertools.islice(file, _MOST_LOCKS)
-        held = sum(1 for line in lines if not members.isdisjoint(line.split()[4:6]))
+        # Of the list, which may begin with thousands of others' locks, those of `pids` alone are worth an end to it.
+        found = itertools.islice((line for line in file if not members.isdisjoint(line.split()[4:6])), _MOST_LOCKS)
+        held = sum(1 for _ in found)
     return _LOCK_BYTES * max(0, held - _FREE_LOCKS)
 
 

@@ -24,7 +24,7 @@ from functools import cached_property
 from importlib.resources import files
 
 from coachrl.errors import SandboxError
-from coachrl.sandbox.base import Workspace
+from coachrl.sandbox.base import WITHOUT_WORKSPACE, Workspace
 from coachrl.text import clip_middle
 from coachrl.types import ExecutionState
 
@@ -131,7 +131,7 @@ async def run_suite(
         "most_entered": _MAX_ENTERED,
     }
     source = files("coachrl.tasks.code").joinpath("suite_program.py").read_text(encoding="utf-8")
-    script = f"source = {source!r}\nexec(source)\njudge(source, **{settings!r})\n"
+    script = f"{WITHOUT_WORKSPACE}source = {source!r}\nexec(source)\njudge(source, **{settings!r})\n"
     execution = await workspace.run(script, timeout_s)
     if execution.state == "infrastructure":
         raise SandboxError(f"the sandbox broke while it ran tests: {execution.stderr.strip()[-200:]}")

@@ -160,8 +160,8 @@ class _WatchedSandbox:
         await self._sandbox.close()
 
     async def digest(self) -> str:
-        """Of all files in the workspace, names and contents; "" where there is none. One that is too large to be read
-        counts by its name."""
+        """Of all files in the workspace, names and contents; "" where there is none. One that is too large to be
+        read, or that the code has locked, counts by its name."""
         if self._workspace is None:
             return ""
         digest = hashlib.blake2b()
@@ -169,7 +169,7 @@ class _WatchedSandbox:
             digest.update(name.encode())
             try:
                 digest.update(hashlib.blake2b(await self._workspace.read(name)).digest())
-            except ValueError:
+            except (ValueError, FileNotFoundError):
                 continue
         return digest.hexdigest()
 

@@ -166,6 +166,8 @@ ATTEMPTS = [
     Attempt("kernel", "lease that keeps others from opening a file", "import fcntl; fcntl.fcntl(os.open('f', os.O_CREAT), fcntl.F_SETLEASE, fcntl.F_WRLCK)", open_outside=True),
     Attempt("kernel", "large pages of the host", "libc.mmap.restype = ctypes.c_long\nassert libc.mmap(None, ctypes.c_size_t(2 << 20), 3, 0x40022, -1, ctypes.c_long(0)) != -1 or ctypes.get_errno() != errno.EPERM", open_outside=True),
     Attempt("kernel", "segments of 16 bits", "syscall(154, 0, ctypes.create_string_buffer(16), 16)", open_outside=True),
+    Attempt("kernel", "open files of two processes", "pid = libc.syscall(56, 0x400 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nassert pid > 0", open_outside=True),
+    Attempt("kernel", "one memory of two processes", "stack = ctypes.create_string_buffer(1 << 16)\npid = libc.clone(ctypes.cast(libc.abs, ctypes.c_void_p), ctypes.c_void_p((ctypes.addressof(stack) + (1 << 15)) & -16), 0x100 | 17, None)\nassert pid > 0; os.waitpid(pid, 0)", open_outside=True),
     Attempt("kernel", "open files that only one thread has", "syscall(436, 1000, 1000, 2)", open_outside=True),
     Attempt("network", "other protocols of the internet", "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)"),
     Attempt("kernel", "io_uring", "syscall(425, 1, ctypes.create_string_buffer(120))"),
@@ -202,7 +204,7 @@ ATTEMPTS = [
             "pages that are shared with programs that hold the same, by another call": "import mmap, struct; area = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); place = ctypes.addressof(ctypes.c_char.from_buffer(area)); syscall(440, os.pidfd_open(os.getpid()), struct.pack('QQ', place, 4096), 1, 12, 0)",
             "which pages of a file others have read": "import struct; syscall(451, os.open('f', os.O_RDWR | os.O_CREAT), struct.pack('QQ', 0, 0), ctypes.create_string_buffer(40), 0)",
             "a processor's other half to itself": "call('prctl', 62, 1, 0, 0, 0)",
-            "memory that sockets keep for later": "assert libc.setsockopt(socket.socket(socket.AF_INET).fileno(), 1, 73, ctypes.byref(ctypes.c_int(4096)), 4) == 0 or ctypes.get_errno() != errno.EPERM",
+            "memory that sockets keep for later": "assert libc.setsockopt(socket.socket(socket.AF_UNIX).fileno(), 1, 73, ctypes.byref(ctypes.c_int(4096)), 4) == 0 or ctypes.get_errno() != errno.EPERM",
             "memory that no other process can map": "syscall(447, 0)",
             "a file by its handle": "syscall(303, -100, b'/usr', (ctypes.c_uint * 40)(128), ctypes.byref(ctypes.c_int()), 0)",
             "a copy of the tree of mounts": "syscall(428, -100, b'/', 1)",
@@ -219,17 +221,29 @@ ATTEMPTS = [
         }.items()
     ),
     Attempt("kernel", "which parts of a file others have read, by a read that may not wait", "try: os.preadv(os.open(os.__file__, os.O_RDONLY), [bytearray(1)], 0, os.RWF_NOWAIT)\nexcept BlockingIOError: pass  # they have not", open_outside=True),
+    *(
+        Attempt("kernel", f"a file from the host's disk each time that it is read, {how}", code)
+        for how, code in {
+            "as it is opened": "os.open(os.__file__, os.O_RDONLY | os.O_DIRECT)",
+            "later": "import fcntl; fcntl.fcntl(os.open(os.__file__, os.O_RDONLY), fcntl.F_SETFL, os.O_DIRECT)",
+        }.items()
+    ),
+    Attempt("kernel", "a file out of the memory that others read it from", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); call('madvise', ctypes.c_void_p(area), ctypes.c_size_t(4096), 21)", open_outside=True),
     Attempt("kernel", "which pages of a file are in memory", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); syscall(27, ctypes.c_void_p(area), ctypes.c_size_t(4096), ctypes.create_string_buffer(1))", open_outside=True),
     Attempt("kernel", "message queue of POSIX", "call('mq_open', b'/coachrl-bait', os.O_CREAT | os.O_RDWR, 0o600, None); libc.mq_unlink(b'/coachrl-bait')"),
     *(
-        Attempt("network", f"drivers of the kernel, by a request ({name})", f"assert libc.ioctl(socket.socket(socket.AF_INET).fileno(), {request}, ctypes.create_string_buffer(256)) == 0 or ctypes.get_errno() != errno.ENOTTY")
+        Attempt("network", f"drivers of the kernel, by a request ({name})", f"assert libc.ioctl(socket.socket(socket.AF_UNIX).fileno(), {request}, ctypes.create_string_buffer(256)) == 0 or ctypes.get_errno() != errno.ENOTTY")
         for name, request in (("bridges", 0x8940), ("virtual networks", 0x8982))
     ),
     *(
-        Attempt("network", f"a protocol by type {kind} of its socket, family {family}", f"assert libc.socket({family}, {kind}, 0) >= 0 or ctypes.get_errno() != errno.ESOCKTNOSUPPORT")
+        Attempt("network", f"a protocol by type {kind} of its socket, family {family}", f"assert libc.socket({family}, {kind}, 0) >= 0 or ctypes.get_errno() not in (errno.ESOCKTNOSUPPORT, errno.EAFNOSUPPORT)")
         for family, kind in ((2, 10), (2, 3), (1, 3), (10, 5))
     ),
     Attempt("read the host", "room on a disk by its number", "syscall(136, os.stat('/usr').st_dev, ctypes.create_string_buffer(64))", open_outside=True),
+    *(
+        Attempt("network", f"a socket of the internet, {name}", f"socket.socket({family}, socket.SOCK_DGRAM)", open_outside=family == 2)
+        for name, family in (("version 4", 2), ("version 6", 10))
+    ),
     Attempt("network", "raw packets by their older name", "socket.socket(socket.AF_INET, 10)"),
 ]  # fmt: skip
 

@@ -290,6 +290,20 @@ for _ in range(270):
     watches.close()
 time.sleep(600)
 """
+_KEPT_WATCHES = """
+import os, select, threading, time
+end = os.pipe()[0]
+ends = [os.dup(end) for _ in range(100)]
+for _ in range(10):
+    watches, kept = [select.epoll() for _ in range(100)], select.poll()
+    for watch in watches:
+        kept.register(watch)
+        for one in ends: watch.register(one)
+    threading.Thread(target=kept.poll, daemon=True).start()
+    time.sleep(0.02)
+    for watch in watches: watch.close()
+time.sleep(60)
+"""
 _WATCHES = """
 import os, select, time
 os.fork()
@@ -384,6 +398,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ("bombs", "shared memory that it lets go of"): _ends(_LET_GO, "error"),
     ("bombs", "locks"): _ends(_LOCKS, "oom", "error"),
     ("bombs", "watches of files"): _ends(_WATCHES, "oom", "error"),
+    ("bombs", "watches in files that a call waits for"): _ends(_KEPT_WATCHES, "oom"),
     ("bombs", "descriptions of files, half read"): _ends(_DESCRIPTIONS, "oom", "error"),
     ("bombs", "watches in files that lie in a socket"): _ends(_SENT_WATCHES, "oom", "error"),
     ("bombs", "pages of a file that is gone, kept in sockets"): _ends(_PAGES_IN_SOCKETS, "oom", "error"),
@@ -494,6 +509,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         ("copies", name): _copied(code)
         for name, code in {
             "sparse files": "for n in range(30): open(f'{n}', 'wb').truncate(7 << 20)",
+            "hard links of a link": "import os\nos.symlink('x' * 4000, 'l')\nfor n in range(60): os.link('l', f'{n}', follow_symlinks=False)\nwith open('f', 'wb', 0) as file:\n    for _ in range(2047): file.write(bytes(4096))",
             "hard links": "import os\nopen('f', 'wb').write(bytes(6 << 20))\nfor n in range(30): os.link('f', f'{n}')",
             "long names in deep folders": "import os\nfor _ in range(14): os.mkdir('d' * 255); os.chdir('d' * 255)\nopen('e' * 255, 'w')",
             "paths too long for the system": "import os\nfor _ in range(15): os.mkdir('d' * 255); os.chdir('d' * 255)\nopen('e' * 255, 'w')",

@@ -148,6 +148,25 @@ async def test_a_program_that_ends_or_attacks_its_tests_passes_none_of_them(code
     assert not result.all_passed and result.passed == (False, False, False)
 
 
+LEAVES_MODULES = r"""
+forged = '''
+import os, sys
+frame = sys._getframe()
+while frame and not {"tell", "mark"} <= set(frame.f_locals): frame = frame.f_back
+for words in (("pass", 0), ("done",)): frame.f_locals["tell"](*words)
+os._exit(0)
+'''
+for name in ("graphlib", "subprocess"): open(name + ".py", "w").write(forged)
+def f(i): return 0
+"""
+
+
+async def test_what_a_program_leaves_in_the_workspace_is_no_module_of_the_tests(code_workspace):
+    suite = parse_suite("def check(candidate):\n    import graphlib\n    assert candidate(1) == 1")
+    for _ in range(2):  # what it leaves is there when the second begins
+        assert not (await run_suite(code_workspace, LEAVES_MODULES, suite, "f")).passed[0]
+
+
 async def test_what_a_program_defines_hides_no_name_that_the_tests_read(code_workspace):
     """Tests of HumanEval call helpers that the prompt gives, and modules that it imports."""
     suite = "def check(candidate):\n    assert math.isclose(poly([1, 2], candidate(0)), 0)\n"

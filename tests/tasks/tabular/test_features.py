@@ -136,6 +136,7 @@ FORGERIES = {
     "class Odd(pd.DataFrame):\n    def __reduce__(self): return Call(pd.DataFrame).made + ({**Z.__getstate__(), 'items': __import__('collections').OrderedDict},)\n"
     "pickle.dump(Odd(Z), open('X_test.pkl', 'wb'))",
     "a class changed": r"open('X_test.pkl', 'wb').write(b'\x80\x02cpandas.core.arrays.string_\nStringArray\nN}X\x04\x00\x00\x00isnac__builtin__\nset\ns\x86b.')",
+    "a file that it writes to": "pickle.dump([Call(np.memmap, 'X_train.pkl', np.dtype('u1'), 'w+', 0, (9,))], open('X_test.pkl', 'wb'))",
     "what is elsewhere": r"open('X_test.pkl', 'wb').write(b'\x80\x02X\x01\x00\x00\x00aQ.')",
     "an old form": "open('X_test.pkl', 'wb').write(b'ZF0x10                 ' + bytes(32))",
     "an array without end": r"open('X_test.pkl', 'wb').write(b'\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R.')",

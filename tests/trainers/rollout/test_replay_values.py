@@ -167,8 +167,8 @@ class Memory:
         return tuple(sorted(self.held))
 
     async def read(self, name):
-        if self.held[name] is None:
-            raise ValueError("too large")
+        if isinstance(self.held[name], Exception):
+            raise self.held[name]
         return self.held[name]
 
     async def close(self):
@@ -185,14 +185,14 @@ async def test_a_playout_that_broke_before_the_reply_gives_no_candidate_and_no_f
 
 
 async def test_files_are_told_apart_by_their_names_and_by_what_they_hold():
-    digests = []
-    for files in ({"a": b"1"}, {"b": b"1"}, {"a": b"2"}, {"a": None}, {"a": b"1", "b": b""}, {}):
+    digests, too_large, locked = [], ValueError("too large"), FileNotFoundError("no regular file 'b'")
+    for files in ({"c": locked}, {"a": b"1"}, {"b": b"1"}, {"a": b"2"}, {"a": too_large}, {"a": b"1", "b": b""}, {}):
         watched = _WatchedSandbox(Memory(**files))
         assert await watched.digest() == "", "nothing is open"
         await watched.open({})
         digests.append(await watched.digest())
         assert await watched.digest() == digests[-1]
-    assert len(set(digests)) == 6
+    assert len(set(digests)) == 7
 
 
 async def test_candidates_have_the_place_of_the_action_and_numbers_of_their_own():
