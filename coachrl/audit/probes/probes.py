@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.probes.perturbations import PERTURBATIONS, Perturbation
@@ -114,12 +113,8 @@ def _probe(
     if not pairs:
         return Probe(*head, None, None, failed, [])
     change_N = np.array([(after.process_0_10 or 0.0) - (before.process_0_10 or 0.0) for *_, before, after in pairs])
-    frame = pd.DataFrame(
-        {"task": [tasks[action] for action, *_ in pairs], "score": change_N, "outcome": np.nan, "step": 0}
-    )
-    frame["task"] = frame["task"].astype("category")
-    sample = Sample.of(frame, resamples, seed)
-    flips = sample.means((), (np.abs(change_N) >= FLIP_POINTS).astype(float), limits=SHARE)[0]
+    sample = Sample.of_tasks([tasks[action] for action, *_ in pairs], resamples, seed)
+    flips = sample.mean((np.abs(change_N) >= FLIP_POINTS).astype(float), limits=SHARE)
     worst = [index for index in np.argsort(-np.abs(change_N), kind="stable")[:_EXAMPLES] if change_N[index] != 0]
     return Probe(
         *head, flips, sample.mean(change_N, limits=SCORE_CHANGE), failed, [_example(*pairs[index]) for index in worst]

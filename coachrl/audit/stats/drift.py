@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.data.sample import Sample
+from coachrl.audit.data.sample import PERIODS, Sample
 from coachrl.errors import ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.stats import (
@@ -21,7 +21,6 @@ from coachrl.stats import (
     UNLIMITED,
     Estimate,
     Limits,
-    Resampler,
     estimate,
     ratio,
 )
@@ -108,9 +107,7 @@ def reference_set_drift(run: str, folder: Path, tasks: Mapping[str, str], resamp
         return ReferenceSetDrift(
             run, None, [f"run {run}: its reference set was scored at one step only: no drift to measure"]
         )
-    rows = pd.DataFrame({"task": [tasks[action] for action in wide.index], "score": 0.0, "outcome": np.nan, "step": 0})
-    rows["task"] = rows["task"].astype("category")
-    sample = Sample.of(rows, resamples)
+    sample = Sample.of_tasks([tasks[action] for action in wide.index], resamples)
     changes = wide.sub(wide.iloc[:, 0], axis=0)
     points = [(int(step), sample.mean(_floats(changes[step]), "actions", SCORE_CHANGE)) for step in wide.columns]
     return ReferenceSetDrift(run, Curve(run, points), [])
@@ -121,13 +118,11 @@ def _floats(column: pd.Series) -> np.ndarray:
 
 
 def _by_role(sample: Sample, values_N: np.ndarray, limits: Limits) -> list[Curve]:
-    keys = list(sample.frame.groupby(["role", "bin"], observed=True, sort=True).size().index)
     means = sample.means(("role", "bin"), values_N, limits=limits)
-    roles = dict.fromkeys(str(role) for role, _ in keys)
-    return [
-        Curve(role, [(int(first), mean) for (owner, first), mean in zip(keys, means, strict=True) if owner == role])
-        for role in roles
-    ]
+    points: dict[str, list[tuple[int, Estimate]]] = {}
+    for (role, first_step), mean in zip(sample.labels(("role", "bin")), means, strict=True):
+        points.setdefault(role, []).append((int(first_step), mean))
+    return [Curve(role, of_role) for role, of_role in points.items()]
 
 
 def _change(sample: Sample, values_N: np.ndarray, limits: Limits) -> Estimate | None:
@@ -144,8 +139,8 @@ def _change(sample: Sample, values_N: np.ndarray, limits: Limits) -> Estimate | 
         weights = np.nan_to_num(ratio(counts.prod(axis=2), counts.sum(axis=2)))
         return ratio((weights * np.nan_to_num(means[:, :, 1] - means[:, :, 0])).sum(axis=1), weights.sum(axis=1))
 
-    n, tasks = len(values_N), len(np.unique(sample.task_codes_N))
-    return estimate(float(statistic(found.point_KV[None])[0]), statistic(found.boot_RKV), n, tasks, limits=limits)
+    value, boot_R = float(statistic(found.point_KV[None])[0]), statistic(found.boot_RKV)
+    return estimate(value, boot_R, len(values_N), sample.tasks, limits=limits)
 
 
 def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[Estimate | None, str, Curve | None]:
@@ -161,33 +156,22 @@ def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[
             )
     if frame["step"].nunique() < 2:
         return None, source, None
-    frame["task"] = frame["task"].astype("category").cat.remove_unused_categories()
-    codes = frame["task"].cat.codes.to_numpy(np.int64)
-    resampler = Resampler(len(frame["task"].cat.categories), sample.resampler.resamples)
-    steps, step_N = np.unique(frame["step"].to_numpy(), return_inverse=True)
-    found = resampler.sums(codes, step_N.astype(np.int64), (frame["outcome"].to_numpy(np.float64),), len(steps))
-    boot_RS = ratio(found.boot_RKV[:, :, 1], found.boot_RKV[:, :, 0])
-    counts_S = found.point_KV[:, 0]
-    points_S = found.point_KV[:, 1] / counts_S
-    tasks_S = [len(np.unique(codes[step_N == s])) for s in range(len(steps))]
-    curve = [
-        (
-            int(step),
-            estimate(points_S[s], boot_RS[:, s], int(counts_S[s]), tasks_S[s], of="episodes", limits=SHARE),
-        )
-        for s, step in enumerate(steps)
-    ]
-    half = (len(steps) + 1) // 2
+    frame["task"] = frame["task"].astype("category")
+    episodes = Sample.of(frame.assign(score=frame["outcome"]), sample.resampler.resamples)
+    means = episodes.means(("step",), episodes.scores, of="episodes", limits=SHARE)
+    curve = [(int(step), mean) for (step,), mean in zip(episodes.labels(("step",)), means, strict=True)]
+    found = episodes.sums(episodes.matches("period", "late").astype(np.int64), len(PERIODS), episodes.scores)
 
-    def change(sums: np.ndarray) -> np.ndarray:
-        late, early = sums[:, half:].sum(axis=1), sums[:, :half].sum(axis=1)
-        return ratio(late[:, 1], late[:, 0]) - ratio(early[:, 1], early[:, 0])
+    def change(sums_RPV: np.ndarray) -> np.ndarray:
+        early, late = PERIODS.index("early"), PERIODS.index("late")
+        means_RP = ratio(sums_RPV[..., 1], sums_RPV[..., 0])
+        return means_RP[:, late] - means_RP[:, early]
 
     moved = estimate(
         float(change(found.point_KV[None])[0]),
         change(found.boot_RKV),
-        int(counts_S.sum()),
-        resampler.tasks,
+        len(episodes.frame),
+        episodes.tasks,
         of="episodes",
         limits=SHARE_CHANGE,
     )

@@ -25,12 +25,12 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from coachrl.audit.data.frame import AuditData
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.agreement import icc_2_1
+from coachrl.audit.stats.agreement import coefficients
 from coachrl.coach.kinds.calibrated import CalibrationFile, RoleCurve
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import read_labels
-from coachrl.stats import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, estimate, ratio
+from coachrl.stats import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, ratio
 from coachrl.text import counted
 
 FEWEST_LABELS = 30  # scored actions of a role, and
@@ -187,24 +187,17 @@ def _rows(both: pd.DataFrame, resamples: int, seed: int) -> list[PeopleRow]:
 
 
 def _row(role: str, both: pd.DataFrame, resamples: int, seed: int) -> PeopleRow:
-    frame = both.assign(score=both["second"], outcome=np.nan, step=0, task=both["task"].astype(str).astype("category"))
-    sample = Sample.of(frame, resamples, seed)
+    sample = Sample.of_tasks(both["task"], resamples, seed)
     x, y = both["first"].to_numpy(np.float64), both["second"].to_numpy(np.float64)
-    one_cell_N = np.zeros(len(both), np.int64)
-    for_kappa = sample.sums(one_cell_N, 1, x, y, x**2 + y**2, x * y)
-    for_icc = sample.sums(one_cell_N, 1, x**2 + y**2, (x + y) ** 2, x, y)
-    n, tasks = len(both), sample.resampler.tasks
-    kappa, icc = quadratic_kappa(for_kappa.point_KV), icc_2_1(for_icc.point_KV, 2)
+    icc, _ = coefficients(both, ["first", "second"], sample)
     return PeopleRow(
         role=role,
-        kappa=_coefficient(float(kappa[0]), quadratic_kappa(for_kappa.boot_RKV[:, 0]), n, tasks),
-        icc=_coefficient(float(icc[0]), icc_2_1(for_icc.boot_RKV[:, 0], 2), n, tasks),
+        kappa=_defined(sample.total(quadratic_kappa, x, y, x**2 + y**2, x * y, limits=CORRELATION)),
+        icc=_defined(icc),
         shift=sample.mean(y - x, limits=SCORE_CHANGE),
         mean_change=sample.mean(np.abs(y - x), limits=SCORE),
     )
 
 
-def _coefficient(value: float, boot_R: NDArray[np.float64], n: int, tasks: int) -> Estimate | None:
-    if n < 2 or not np.isfinite(value):
-        return None
-    return estimate(value, boot_R, n, tasks, limits=CORRELATION)
+def _defined(coefficient: Estimate) -> Estimate | None:
+    return coefficient if coefficient.n > 1 and np.isfinite(coefficient.value) else None

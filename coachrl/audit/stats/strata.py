@@ -93,7 +93,7 @@ def contrasts(
     tasks_P = sample.tasks_in(part_N, parts)
     tasks_PL = sample.tasks_in(part_N * len(names) + level_N, parts * len(names)).reshape(parts, len(names))
     spread = _spread_within(sample.scores, level_N)
-    where = _combinations(sample.frame, within)
+    where = sample.labels(within)
     return [
         _contrast(
             *(dimension, names, level, where[part], points[:, part], boots[:, part]),
@@ -214,14 +214,6 @@ def _both_occur(sums_LSV: NDArray[np.float64], level: int) -> bool:
 
 def _codes_of(column: pd.Series, names: Sequence[str]) -> NDArray[np.int64]:
     return pd.Categorical(column.astype(str), categories=list(names)).codes.astype(np.int64)
-
-
-def _combinations(frame: pd.DataFrame, within: Sequence[str]) -> list[tuple[str, ...]]:
-    """The values of each combination that occurs, in the order of `Sample.codes`."""
-    if not within:
-        return [()]
-    keys = frame.groupby(list(within), observed=True, sort=True).size().index
-    return [tuple(str(part) for part in (key if isinstance(key, tuple) else (key,))) for key in keys]
 
 
 def _spread_within(scores_N: NDArray[np.float64], level_N: NDArray[np.int64]) -> float:

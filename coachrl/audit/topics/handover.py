@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.within import Floats, one_sided, slope
+from coachrl.audit.data.sample import Floats, Sample
+from coachrl.audit.stats.within import one_sided, slope
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import SCORE_CHANGE, SHARE_CHANGE, Estimate
 

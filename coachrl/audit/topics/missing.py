@@ -11,8 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.within import Floats, leaning, slope, taken_out
+from coachrl.audit.data.sample import Floats, Sample
+from coachrl.audit.stats.within import leaning, slope, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import SHARE_CHANGE
 
