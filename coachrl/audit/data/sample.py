@@ -81,12 +81,22 @@ class Sample:
         """How many tasks occur."""
         return len(np.unique(self.task_codes_N))
 
-    def total(self, statistic: Statistic, *values_N: Floats, n: int | None = None, **about: Any) -> Estimate:
-        """A function of the sums over all rows, of ones and of each of `values_N`: [resamples, 1 + values]. about: as
-        `coachrl.stats.estimate` takes it."""
-        found = self.sums(*self.codes(()), *values_N)
-        value, boot_R = float(statistic(found.point_KV)[0]), statistic(found.boot_RKV[:, 0])
-        return estimate(value, boot_R, len(self.frame) if n is None else n, self.tasks, **about)
+    def total(
+        self,
+        statistic: Statistic,
+        *values_N: Floats,
+        cells: tuple[NDArray[np.int64], int] | None = None,
+        n: int | None = None,
+        **about: Any,
+    ) -> Estimate:
+        """A function of sums, of ones and of each of `values_N`: over all rows, [resamples, 1 + values], or over the
+        rows of each cell, [resamples, cells, 1 + values]. about: as `coachrl.stats.estimate` takes it."""
+        found = self.sums(*(cells or self.codes(())), *values_N)
+        points, boots = found.point_KV[None], found.boot_RKV
+        if cells is None:
+            points, boots = points[:, 0], boots[:, 0]
+        value = float(statistic(points)[0])
+        return estimate(value, statistic(boots), len(self.frame) if n is None else n, self.tasks, **about)
 
     def sums(self, cells_N: NDArray[np.int64], cells: int, *values_N: NDArray[np.float64]) -> Sums:
         return self.resampler.sums(self.task_codes_N, cells_N, values_N, cells)

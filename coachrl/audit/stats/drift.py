@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from coachrl.audit.data.sample import PERIODS, Sample
+from coachrl.audit.data.sample import PERIODS, Floats, Sample
 from coachrl.errors import ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.stats import (
@@ -21,7 +22,6 @@ from coachrl.stats import (
     UNLIMITED,
     Estimate,
     Limits,
-    estimate,
     ratio,
 )
 
@@ -113,11 +113,11 @@ def reference_set_drift(run: str, folder: Path, tasks: Mapping[str, str], resamp
     return ReferenceSetDrift(run, Curve(run, points), [])
 
 
-def _floats(column: pd.Series) -> np.ndarray:
+def _floats(column: pd.Series) -> Floats:
     return column.to_numpy(np.float64)
 
 
-def _by_role(sample: Sample, values_N: np.ndarray, limits: Limits) -> list[Curve]:
+def _by_role(sample: Sample, values_N: Floats, limits: Limits) -> list[Curve]:
     means = sample.means(("role", "bin"), values_N, limits=limits)
     points: dict[str, list[tuple[int, Estimate]]] = {}
     for (role, first_step), mean in zip(sample.labels(("role", "bin")), means, strict=True):
@@ -125,22 +125,25 @@ def _by_role(sample: Sample, values_N: np.ndarray, limits: Limits) -> list[Curve
     return [Curve(role, of_role) for role, of_role in points.items()]
 
 
-def _change(sample: Sample, values_N: np.ndarray, limits: Limits) -> Estimate | None:
+def _change(sample: Sample, values_N: Floats, limits: Limits) -> Estimate | None:
     """Late minus early inside of roles, weighted as in a regression with a term for each role."""
     if sample.frame["period"].nunique() < 2:
         return None
     role_N, roles = sample.codes(("role",))
-    late_N = (sample.frame["period"] == "late").to_numpy(np.int64)
-    found = sample.sums(role_N * 2 + late_N, 2 * roles, values_N)
+    late_N, periods = _late(sample)
 
-    def statistic(sums: np.ndarray) -> np.ndarray:
-        parts = sums.reshape(len(sums), roles, 2, 2)
+    def change(sums_RCV: Floats) -> Floats:
+        parts = sums_RCV.reshape(len(sums_RCV), roles, periods, 2)
         counts, means = parts[..., 0], ratio(parts[..., 1], parts[..., 0])
         weights = np.nan_to_num(ratio(counts.prod(axis=2), counts.sum(axis=2)))
         return ratio((weights * np.nan_to_num(means[:, :, 1] - means[:, :, 0])).sum(axis=1), weights.sum(axis=1))
 
-    value, boot_R = float(statistic(found.point_KV[None])[0]), statistic(found.boot_RKV)
-    return estimate(value, boot_R, len(values_N), sample.tasks, limits=limits)
+    return sample.total(change, values_N, cells=(role_N * periods + late_N, roles * periods), limits=limits)
+
+
+def _late(sample: Sample) -> tuple[NDArray[np.int64], int]:
+    """(0 for an early row and 1 for a late one, how many periods there are)."""
+    return sample.matches("period", "late").astype(np.int64), len(PERIODS)
 
 
 def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[Estimate | None, str, Curve | None]:
@@ -148,8 +151,8 @@ def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[
     if heldout["step"].nunique() > 1:
         frame, source = heldout.copy(), "held-out"
     else:
-        episodes = sample.frame.drop_duplicates(["run", "episode"])
-        frame, source = episodes[["step", "task", "outcome"]].dropna().copy(), "training"
+        frame, source = sample.frame.drop_duplicates(["run", "episode"]), "training"
+        frame = frame[["step", "task", "outcome"]].dropna().copy()
         if sample.frame["step"].nunique() > 1:
             notes.append(
                 "fewer than two held-out evaluations: the outcome over training is that of the training episodes"
@@ -160,19 +163,10 @@ def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[
     episodes = Sample.of(frame.assign(score=frame["outcome"]), sample.resampler.resamples)
     means = episodes.means(("step",), episodes.scores, of="episodes", limits=SHARE)
     curve = [(int(step), mean) for (step,), mean in zip(episodes.labels(("step",)), means, strict=True)]
-    found = episodes.sums(episodes.matches("period", "late").astype(np.int64), len(PERIODS), episodes.scores)
 
-    def change(sums_RPV: np.ndarray) -> np.ndarray:
-        early, late = PERIODS.index("early"), PERIODS.index("late")
+    def change(sums_RPV: Floats) -> Floats:
         means_RP = ratio(sums_RPV[..., 1], sums_RPV[..., 0])
-        return means_RP[:, late] - means_RP[:, early]
+        return means_RP[:, 1] - means_RP[:, 0]
 
-    moved = estimate(
-        float(change(found.point_KV[None])[0]),
-        change(found.boot_RKV),
-        len(episodes.frame),
-        episodes.tasks,
-        of="episodes",
-        limits=SHARE_CHANGE,
-    )
+    moved = episodes.total(change, episodes.scores, cells=_late(episodes), of="episodes", limits=SHARE_CHANGE)
     return moved, source, Curve(f"{source} success", curve)

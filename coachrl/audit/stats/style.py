@@ -3,6 +3,7 @@ outcome and exit state."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,12 +67,12 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     cells_N, cells = sample.codes(GIVEN)
     score_N = sample.scores
     value_N = sample.frame[feature].to_numpy(np.float64)
-    ranks = [_inside_cells(stats.rankdata(column), cells_N, cells) for column in (score_N, value_N)]
-    plain = [_inside_cells(column, cells_N, cells) for column in (score_N, value_N)]
+    ranks = [_inside_cells(stats.rankdata(column), cells_N, cells) for column in (value_N, score_N)]
+    plain = [_inside_cells(column, cells_N, cells) for column in (value_N, score_N)]
     if any(np.allclose(column, 0) for column in (*ranks, *plain)):
         return None
     compared_N = np.bincount(cells_N, minlength=cells)[cells_N] > 1
-    carrying = len(np.unique(sample.task_codes_N[np.abs(plain[1]) > _NOTHING]))
+    carrying = len(np.unique(sample.task_codes_N[np.abs(plain[0]) > _NOTHING]))
     span = _usual_range(value_N[compared_N], cells_N[compared_N])
 
     def slope_of(sums_RV: Floats) -> Floats:
@@ -82,14 +83,15 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
         _, xy, xx, yy = sums_RV.T
         return xy / np.sqrt(xx * yy)
 
-    def figure(statistic: Statistic, y_N: Floats, x_N: Floats, limits: Limits) -> Estimate:
+    def figure(statistic: Statistic, columns: Sequence[Floats], limits: Limits) -> Estimate:
+        x_N, y_N = columns
         products = (x_N * y_N, x_N * x_N, y_N * y_N)
         with np.errstate(divide="ignore", invalid="ignore"):
             return sample.total(statistic, *products, n=int(compared_N.sum()), limits=limits, clusters=carrying)
 
-    slope = figure(slope_of, *plain, SCORE_CHANGE)
+    slope = figure(slope_of, plain, SCORE_CHANGE)
     no_slope = _why_no_slope(slope, span)
-    rho = figure(correlation_of, *ranks, CORRELATION)
+    rho = figure(correlation_of, ranks, CORRELATION)
     effect = StyleEffect(feature, role, rho, slope, _amount(feature, span), span)
     return replace(effect, slope=None, no_slope=no_slope) if no_slope else effect
 
