@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.within import taken_out
 from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
 from coachrl.text import plural
 
@@ -130,9 +131,8 @@ def with_bins(sample: Sample) -> Sample:
 
 def task_spread(sample: Sample) -> TaskSpread | None:
     """None where there is one task, or one action for each."""
-    role_N, roles = sample.codes(("role",))
-    means = np.bincount(role_N, sample.scores, roles) / np.bincount(role_N, minlength=roles)
-    centred_N = sample.scores - means[role_N]
+    role_N, _ = sample.codes(("role",))
+    centred_N = taken_out(sample.scores, role_N)
     T, N = sample.resampler.tasks, len(centred_N)
     counts_T = np.asarray(np.bincount(sample.task_codes_N, minlength=T), np.float64)
     sums_T = np.asarray(np.bincount(sample.task_codes_N, centred_N, T), np.float64)
@@ -218,10 +218,8 @@ def _codes_of(column: pd.Series, names: Sequence[str]) -> NDArray[np.int64]:
 
 def _spread_within(scores_N: NDArray[np.float64], level_N: NDArray[np.int64]) -> float:
     """Standard deviation of scores around the mean of their level."""
-    counts = np.bincount(level_N)
-    means = np.bincount(level_N, scores_N) / np.maximum(counts, 1)
-    freedom = max(1, len(scores_N) - int((counts > 0).sum()))
-    return float(np.sqrt(((scores_N - means[level_N]) ** 2).sum() / freedom))
+    freedom = max(1, len(scores_N) - len(np.unique(level_N)))
+    return float(np.sqrt((taken_out(scores_N, level_N) ** 2).sum() / freedom))
 
 
 def _intraclass(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:

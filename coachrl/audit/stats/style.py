@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from coachrl.audit.data.sample import Floats, Sample, Statistic
+from coachrl.audit.stats.within import taken_out
 from coachrl.stats import CORRELATION, SCORE_CHANGE, Estimate, Limits, holm
 
 # Column -> (what it is, how an amount of it is said, with a place for the plural's s, and that amount of one unit).
@@ -67,8 +68,8 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     cells_N, cells = sample.codes(GIVEN)
     score_N = sample.scores
     value_N = sample.frame[feature].to_numpy(np.float64)
-    ranks = [_inside_cells(stats.rankdata(column), cells_N, cells) for column in (value_N, score_N)]
-    plain = [_inside_cells(column, cells_N, cells) for column in (value_N, score_N)]
+    ranks = [taken_out(stats.rankdata(column), cells_N) for column in (value_N, score_N)]
+    plain = [taken_out(column, cells_N) for column in (value_N, score_N)]
     if any(np.allclose(column, 0) for column in (*ranks, *plain)):
         return None
     compared_N = np.bincount(cells_N, minlength=cells)[cells_N] > 1
@@ -118,9 +119,3 @@ def _amount(feature: str, span: float) -> str:
     _, words, units = FEATURES[feature]
     amount = f"{units * span:,.0f}" if units * span >= 10 else f"{units * span:.2g}"
     return f"{amount} {words.format('' if amount == '1' else 's')}"
-
-
-def _inside_cells(values_N: NDArray[np.float64], cells_N: NDArray[np.int64], cells: int) -> NDArray[np.float64]:
-    """Deviations from the mean of each cell."""
-    means = np.bincount(cells_N, values_N, cells) / np.maximum(np.bincount(cells_N, minlength=cells), 1)
-    return values_N - means[cells_N]
