@@ -78,9 +78,8 @@ def _is_steady(drifted: ReferenceSetDrift) -> bool:
     """Whether its last scores are surely near the first ones."""
     if drifted.shifts is None:
         return False
-    last = drifted.shifts.points[-1][1]
-    bounds = (last.value if bound is None else bound for bound in (last.low, last.high))
-    return all(abs(bound) < _STEADY for bound in bounds)
+    _, last = drifted.shifts.points[-1]
+    return all(abs(bound) < _STEADY for bound in last.bounds)
 
 
 def _replayed(verdict: AuditVerdict) -> AuditVerdict:

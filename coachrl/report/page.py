@@ -226,9 +226,7 @@ def _success_chart(contents: Contents, successes: Mapping[int, Estimate], n: str
         series.append(Series("training", trained))
         counts.append(f"training: {n}")
     if successes:
-        intervals = {
-            float(step): (e.low, e.high) for step, e in successes.items() if e.low is not None and e.high is not None
-        }
+        intervals = {float(step): e.bounds for step, e in successes.items() if e.low is not None}
         points = [(float(step), e.value) for step, e in successes.items()]
         series.append(Series("held-out", points, 1, intervals))
         counts.append(f"held-out: {next(iter(successes.values())).size}, 95 % intervals over tasks")

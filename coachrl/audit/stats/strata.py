@@ -144,9 +144,10 @@ def task_spread(sample: Sample) -> TaskSpread | None:
     values = tuple(np.asarray(column[present], np.float64) for column in columns)
     found = sample.resampler.sums(present, np.zeros(len(present), np.int64), values, 1)
     point = _intraclass(found.point_KV[None, 0])[0]
-    found_share = estimate(float(point), _intraclass(found.boot_RKV[:, 0]), N, len(present), limits=CORRELATION)
+    share = estimate(float(point), _intraclass(found.boot_RKV[:, 0]), N, len(present), limits=CORRELATION)
+    at_least_0 = share.mapped(lambda value: max(0.0, value))  # an estimate may be below, which no variance can
     ends = _extremes(sample, sums_T, counts_T)
-    return TaskSpread(_at_least_0(found_share), ends[:_EXTREME_TASKS], ends[-_EXTREME_TASKS:])
+    return TaskSpread(at_least_0, ends[:_EXTREME_TASKS], ends[-_EXTREME_TASKS:])
 
 
 def small_strata(sample: Sample, dimension: str) -> list[str]:
@@ -181,10 +182,7 @@ def _contrast(
 
     shared_S = (points_1LSV[0, level, :, 0] > 0) & (points_1LSV[0, others, :, 0].sum(axis=0) > 0)
     adjusted = estimated(_adjusted, int(points_1LSV[0, :, shared_S, 0].sum())) if shared_S.any() else None
-    effect = None
-    if adjusted is not None and spread > 0:
-        low, high = (None if bound is None else bound / spread for bound in (adjusted.low, adjusted.high))
-        effect = replace(adjusted, value=adjusted.value / spread, low=low, high=high)
+    effect = adjusted.mapped(lambda points: points / spread) if adjusted is not None and spread > 0 else None
     return Contrast(dimension, names[level], versus, within, estimated(_raw, n), adjusted, effect)
 
 
@@ -229,12 +227,6 @@ def _intraclass(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
     mean_square_w = ratio(x2 - between, n - k)
     size = ratio(n - ratio(n2, n), k - 1)
     return ratio(mean_square_b - mean_square_w, mean_square_b + (size - 1) * mean_square_w)
-
-
-def _at_least_0(share: Estimate) -> Estimate:
-    """An estimate of a variance may come out below 0, which no variance can be: 0 is then its best value."""
-    low, high = (None if bound is None else max(0.0, bound) for bound in (share.low, share.high))
-    return replace(share, value=max(0.0, share.value), low=low, high=high)
 
 
 def _extremes(sample: Sample, sums_T: NDArray[np.float64], counts_T: NDArray[np.float64]) -> list[StratumMean]:
