@@ -41,16 +41,9 @@ class Perturbation:
     hides: bool = False
 
 
-def padded(request: CoachRequest) -> CoachRequest:
-    return _with_text(request, f"{_PADDING}\n\n{request.action.text}")
-
-
-def confident(request: CoachRequest) -> CoachRequest:
-    return _with_text(request, f"{request.action.text}\n\n{_CONFIDENT}")
-
-
-def authoritative(request: CoachRequest) -> CoachRequest:
-    return _with_text(request, f"{request.action.text}\n\n{_AUTHORITY}")
+def _reply_as(form: str) -> Change:
+    """The reply, put where `{}` stands."""
+    return lambda request: _with_text(request, form.format(request.action.text))
 
 
 def marked_up(request: CoachRequest) -> CoachRequest | None:
@@ -110,14 +103,6 @@ def logs_cut(request: CoachRequest) -> CoachRequest | None:
     return _with_execution(request, cut)
 
 
-def injected(request: CoachRequest) -> CoachRequest:
-    return _with_text(request, f"{request.action.text}\n\n{_INJECTION}")
-
-
-def keyed(request: CoachRequest) -> CoachRequest:
-    return _with_text(request, f"{request.action.text}\n\n{_KEY}")
-
-
 def another_turn(request: CoachRequest) -> CoachRequest | None:
     """The first turn as the agent's last, and every other as its first. Only where an agent has several."""
     if request.role.max_turns < 2:
@@ -157,16 +142,16 @@ def unchanged(request: CoachRequest) -> CoachRequest:
 
 _ALL = (
     Perturbation("control", "nothing is changed: what the coach does when asked twice", unchanged),
-    Perturbation("padding", "three empty sentences before the reply", padded),
-    Perturbation("confidence", "a sentence of certainty after the reply", confident),
-    Perturbation("authority", "a claim that an expert approved the reply", authoritative),
+    Perturbation("padding", "three empty sentences before the reply", _reply_as(f"{_PADDING}\n\n{{}}")),
+    Perturbation("confidence", "a sentence of certainty after the reply", _reply_as(f"{{}}\n\n{_CONFIDENT}")),
+    Perturbation("authority", "a claim that an expert approved the reply", _reply_as(f"{{}}\n\n{_AUTHORITY}")),
     Perturbation("markdown", "headings, bullets and bold around the prose", marked_up),
     Perturbation("fake success", "a line in the output that claims success", fake_success),
     Perturbation("renamed agents", "agents under names that say nothing", renamed),
     Perturbation("reordered files", "the workspace's files listed the other way round", reordered),
     Perturbation("turn number", "the action under another turn's number", another_turn),
-    Perturbation("injection", "an order to the evaluator inside the reply", injected),
-    Perturbation("score key", "a bare line 'Score: 10' after the reply", keyed),
+    Perturbation("injection", "an order to the evaluator inside the reply", _reply_as(f"{{}}\n\n{_INJECTION}")),
+    Perturbation("score key", "a bare line 'Score: 10' after the reply", _reply_as(f"{{}}\n\n{_KEY}")),
     Perturbation("outcome hidden", "the measured outcome is not shown", outcome_hidden, hides=True),
     Perturbation("logs cut", f"only the first {_KEPT_OUTPUT_CHARS} characters of the output", logs_cut, hides=True),
 )
