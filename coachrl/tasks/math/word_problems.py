@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from operator import add, floordiv, mul, sub
 from typing import TypeVar
 
 import numpy as np
@@ -63,6 +64,7 @@ _ONE_STEP = (
     ("*", "{name} gets {b_things} every day for {a} days. How many {things} does {name} get in all?"),
     ("*", "{name} has boxes that hold {b_things} each. How many {things} fit in {a} boxes?"),
 )
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul, "/": floordiv}
 _RESULTS = {"+": "sum", "-": "difference", "*": "product"}
 _START = "{name} has {a_things}."
 _STEPS = (
@@ -89,15 +91,7 @@ class _Step:
     b: int
 
     def apply(self, quantity: int) -> int:
-        match self.operator:
-            case "+":
-                return quantity + self.b
-            case "-":
-                return quantity - self.b
-            case "*":
-                return quantity * self.b
-            case _:
-                return quantity // self.b
+        return _OPERATIONS[self.operator](quantity, self.b)
 
 
 @dataclass(frozen=True)
