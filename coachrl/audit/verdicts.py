@@ -76,7 +76,7 @@ def topic_verdicts(topic: TopicFinding, pipeline: str, rater: str) -> list[Audit
     seen = f"{nearest.shown}; {nearest.visible_words}"
     if nearest.rules_out:
         return [say("ok", text=f"{topic.cleared}: {seen}", value=largest)]
-    if nearest.estimate.tasks < nearest.fewest:
+    if not nearest.has_enough_tasks:
         return [say("unknown", text=f"{topic.unsure}, {nearest.fewest} are needed: {seen}")]
     return [say("unknown", text=f"{topic.unsure}: {seen}", value=largest)]
 

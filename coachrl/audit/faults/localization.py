@@ -128,14 +128,6 @@ def _blames_all(case: FaultCase) -> float:
     return len(case.culprits) / len(case.scores)
 
 
-def _blames_the_first(case: FaultCase) -> float:
-    return float(next(iter(case.scores)) in case.culprits)
-
-
-def _blames_the_last(case: FaultCase) -> float:
-    return float(list(case.scores)[-1] in case.culprits)
-
-
 def _blames_who_crashed(case: FaultCase) -> float:
     """The first whose code failed; all alike where none did."""
     crashed = [place for place in case.scores if place in case.crashed]
@@ -144,8 +136,8 @@ def _blames_who_crashed(case: FaultCase) -> float:
 
 BLIND: Mapping[str, Callable[[FaultCase], float]] = {
     "the same score for all": _blames_all,
-    "always the first action": _blames_the_first,
-    "always the last action": _blames_the_last,
+    "always the first action": lambda case: float(next(iter(case.scores)) in case.culprits),
+    "always the last action": lambda case: float(list(case.scores)[-1] in case.culprits),
     "the first whose code fails": _blames_who_crashed,
 }
 """What a coach must beat: blame that reads nothing."""

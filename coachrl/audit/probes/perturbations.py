@@ -114,8 +114,9 @@ def another_turn(request: CoachRequest) -> CoachRequest | None:
 def with_other_category(categories: Collection[str]) -> Change:
     """Tasks under the name of the next category, in their prompts too: work of one category that a coach takes for
     another's. What its own quality earned it keeps."""
-    following = dict(zip(sorted(categories), [*sorted(categories)[1:], *sorted(categories)[:1]], strict=True))
-    words = re.compile("|".join(re.escape(name) for name in sorted(categories, key=len, reverse=True)), re.IGNORECASE)
+    names = sorted(categories)
+    following = dict(zip(names, [*names[1:], *names[:1]], strict=True))
+    words = re.compile("|".join(map(re.escape, sorted(categories, key=len, reverse=True))), re.IGNORECASE)
     by_lower = {name.lower(): other for name, other in following.items()}
 
     def exchanged(request: CoachRequest) -> CoachRequest | None:

@@ -65,18 +65,14 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
     """sample: with the column `bin`. heldout: evaluated episodes of the same runs, where there are any."""
     frame = sample.frame
     notes: list[str] = []
+    curves: dict[str, list[Curve]] = {}
     steps = int(frame["step"].nunique())
     if steps < 2:
         notes.append(f"scores of {steps} training step only: drift over training cannot be measured")
-    curves = (
-        {
-            "score": _by_role(sample, sample.scores, SCORE),
-            "response tokens": _by_role(sample, _floats(frame["tokens"]), POSITIVE),
-            "code": _by_role(sample, _floats(frame["has_code"]), SHARE),
-        }
-        if steps > 1
-        else {}
-    )
+    else:
+        curves["score"] = _by_role(sample, sample.scores, SCORE)
+        curves["response tokens"] = _by_role(sample, _floats(frame["tokens"]), POSITIVE)
+        curves["code"] = _by_role(sample, _floats(frame["has_code"]), SHARE)
     outcome, source, outcome_curve = _outcomes(sample, heldout, notes)
     if outcome_curve:
         curves["outcome"] = [outcome_curve]
@@ -149,18 +145,18 @@ def _late(sample: Sample) -> tuple[NDArray[np.int64], int]:
 def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[Estimate | None, str, Curve | None]:
     """Change of the held-out outcome, else of the training outcome, with a note."""
     if heldout["step"].nunique() > 1:
-        frame, source = heldout.copy(), "held-out"
+        frame, source = heldout, "held-out"
     else:
         frame, source = sample.frame.drop_duplicates(["run", "episode"]), "training"
-        frame = frame[["step", "task", "outcome"]].dropna().copy()
+        frame = frame[["step", "task", "outcome"]].dropna()
         if sample.frame["step"].nunique() > 1:
             notes.append(
                 "fewer than two held-out evaluations: the outcome over training is that of the training episodes"
             )
     if frame["step"].nunique() < 2:
         return None, source, None
-    frame["task"] = frame["task"].astype("category")
-    episodes = Sample.of(frame.assign(score=frame["outcome"]), sample.resampler.resamples)
+    rows = frame.assign(task=frame["task"].astype("category"), score=frame["outcome"])
+    episodes = Sample.of(rows, sample.resampler.resamples)
     means = episodes.means(("step",), episodes.scores, of="episodes", limits=SHARE)
     curve = [(int(step), mean) for (step,), mean in zip(episodes.labels(("step",)), means, strict=True)]
 

@@ -94,16 +94,13 @@ def contrasts(
     tasks_P = sample.tasks_in(part_N, parts)
     tasks_PL = sample.tasks_in(part_N * len(names) + level_N, parts * len(names)).reshape(parts, len(names))
     spread = _spread_within(sample.scores, level_N)
-    where = sample.labels(within)
-    return [
-        _contrast(
-            *(dimension, names, level, where[part], points[:, part], boots[:, part]),
-            *(int(tasks_P[part]), tasks_PL[part], spread),
-        )
-        for part in range(parts)
-        for level in (range(len(names)) if len(names) > 2 else (1,))
-        if _both_occur(points[0, part], level)
-    ]
+    made = []
+    for number, where in enumerate(sample.labels(within)):
+        tasks = int(tasks_P[number]), tasks_PL[number]
+        part = _Part(dimension, names, where, points[:, number], boots[:, number], *tasks)
+        levels = range(len(names)) if len(names) > 2 else (1,)
+        made += [_contrast(part, level, spread) for level in levels if _both_occur(part.points_1LSV[0], level)]
+    return made
 
 
 def with_holm(family: Sequence[Contrast]) -> list[Contrast]:
@@ -160,30 +157,35 @@ def small_strata(sample: Sample, dimension: str) -> list[str]:
     ]
 
 
-def _contrast(
-    dimension: str,
-    names: Sequence[str],
-    level: int,
-    within: tuple[str, ...],
-    points_1LSV: NDArray[np.float64],
-    boots_RLSV: NDArray[np.float64],
-    tasks: int,
-    tasks_L: NDArray[np.int64],
-    spread: float,
-) -> Contrast:
-    others = [other for other in range(len(names)) if other != level]
-    versus = names[others[0]] if len(others) == 1 else f"other {plural(dimension)}"
-    fewest = int(min(tasks_L[level], tasks_L[others].sum()))
-    n = int(points_1LSV[..., 0].sum())
+@dataclass(frozen=True)
+class _Part:
+    """The rows inside of which levels are compared: sums by level and stratum, of the data and of each resample, and
+    how many tasks they are of, in all and by level."""
+
+    dimension: str
+    names: Sequence[str]
+    where: tuple[str, ...]
+    points_1LSV: NDArray[np.float64]
+    boots_RLSV: NDArray[np.float64]
+    tasks: int
+    tasks_L: NDArray[np.int64]
+
+
+def _contrast(part: _Part, level: int, spread: float) -> Contrast:
+    others = [other for other in range(len(part.names)) if other != level]
+    versus = part.names[others[0]] if len(others) == 1 else f"other {plural(part.dimension)}"
+    fewest = int(min(part.tasks_L[level], part.tasks_L[others].sum()))
+    counts_LS = part.points_1LSV[0, ..., 0]
 
     def estimated(statistic: Statistic, n: int) -> Estimate:
-        value = float(statistic(points_1LSV, level, others)[0])
-        return estimate(value, statistic(boots_RLSV, level, others), n, tasks, limits=SCORE_CHANGE, clusters=fewest)
+        value, boot_R = float(statistic(part.points_1LSV, level, others)[0]), statistic(part.boots_RLSV, level, others)
+        return estimate(value, boot_R, n, part.tasks, limits=SCORE_CHANGE, clusters=fewest)
 
-    shared_S = (points_1LSV[0, level, :, 0] > 0) & (points_1LSV[0, others, :, 0].sum(axis=0) > 0)
-    adjusted = estimated(_adjusted, int(points_1LSV[0, :, shared_S, 0].sum())) if shared_S.any() else None
+    raw = estimated(_raw, int(counts_LS.sum()))
+    shared_S = (counts_LS[level] > 0) & (counts_LS[others].sum(axis=0) > 0)
+    adjusted = estimated(_adjusted, int(counts_LS[:, shared_S].sum())) if shared_S.any() else None
     effect = adjusted.mapped(lambda points: points / spread) if adjusted is not None and spread > 0 else None
-    return Contrast(dimension, names[level], versus, within, estimated(_raw, n), adjusted, effect)
+    return Contrast(part.dimension, part.names[level], versus, part.where, raw, adjusted, effect)
 
 
 def _halves(
