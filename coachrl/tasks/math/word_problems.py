@@ -203,13 +203,12 @@ def _problems(level: int, seed: int, split: Split) -> Iterator[Task]:
 
 def _tell(a: int, steps: Sequence[_Step], name: str, thing: str) -> str:
     people = {"name": name, "other": _OTHER_NAME[name], "things": _THINGS[thing]}
-    sentences = (
-        [step.text for step in steps] if len(steps) == 1 else [_START, *(step.text for step in steps), _QUESTION]
-    )
-    operands = [steps[0].b] if len(steps) == 1 else [0, *(step.b for step in steps), 0]
+    told = [(step.text, step.b) for step in steps]
+    if len(steps) > 1:
+        told = [(_START, 0), *told, (_QUESTION, 0)]
     return " ".join(
         sentence.format(**people, a=a, b=b, a_things=_number_of(a, thing), b_things=_number_of(b, thing))
-        for sentence, b in zip(sentences, operands, strict=True)
+        for sentence, b in told
     )
 
 
