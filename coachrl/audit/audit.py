@@ -86,8 +86,12 @@ def _replayed(verdict: AuditVerdict) -> AuditVerdict:
     """Where the same actions, scored again, got the same scores, it is the work that changed and not the coach."""
     if verdict.topic != "leniency" or verdict.grade != "warning":
         return verdict
-    text = f"{verdict.text.partition(';')[0]}; the same actions scored again get the same: it is the work that changed"
-    return replace(verdict, grade="note", text=text)
+    return _as_note(verdict, "the same actions scored again get the same: it is the work that changed")
+
+
+def _as_note(verdict: AuditVerdict, why: str) -> AuditVerdict:
+    """An accusation that something else explains."""
+    return replace(verdict, grade="note", text=f"{verdict.text.partition(';')[0]}; {why}")
 
 
 def _reference_sets(data: AuditData, resamples: int) -> list[ReferenceSetDrift]:
@@ -117,5 +121,4 @@ def _answered(verdict: AuditVerdict, asked: Asked, said: Sequence[AuditVerdict])
     steady = any(v.grade == "ok" and v.text.startswith(EXCHANGED) for v in said)
     if not concerned or not steady:
         return verdict
-    text = f"{verdict.text.partition(';')[0]}; scores stay where they are under exchanged names: the work differs"
-    return replace(verdict, grade="note", text=text)
+    return _as_note(verdict, "scores stay where they are under exchanged names: the work differs")

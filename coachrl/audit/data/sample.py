@@ -56,9 +56,7 @@ class Sample:
 
     def levels(self, column: str) -> list[str]:
         """The values of a column that occur, in order."""
-        return [
-            str(value) for value in self.frame[column].astype("category").cat.remove_unused_categories().cat.categories
-        ]
+        return [value for (value,) in self.labels((column,))]
 
     def codes(self, columns: Sequence[str]) -> tuple[NDArray[np.int64], int]:
         """(number of each row's combination of values, how many combinations occur)."""

@@ -169,7 +169,7 @@ def _reliability(last: Sample) -> list[ReliabilityBin]:
     scores = part.frame.groupby("bin")["score"].mean()
     return [
         ReliabilityBin(float(low), float(low) + 10 / _BINS, float(mean), rate)
-        for low, mean, rate in zip(sorted(set(bin_N.tolist())), scores, rates, strict=True)
+        for low, mean, rate in zip(np.unique(bin_N), scores, rates, strict=True)
     ]
 
 

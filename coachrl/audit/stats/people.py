@@ -12,7 +12,7 @@ agreement of single scores (McGraw and Wong 1996; ICC(2,1) of Shrout and Fleiss 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -80,35 +80,45 @@ def people_agreement(data: AuditData, resamples: int = RESAMPLES, seed: int = 0)
     labels = _labels(data.runs, notes)
     if labels.empty:
         return None
-    coaches, persons = [], []
+    coaches: list[PeopleAgreement] = []
+    persons: list[PeopleAgreement] = []
     actions = data.actions[["run", "pipeline", "action", "role", "task", "rater", "score"]]
     for pipeline, inside in actions[actions["score"].notna()].groupby("pipeline", observed=True):
         named = inside.merge(labels.rename(columns={"rater": "person", "score": "people"}), on=["run", "action"])
-        if named.empty:
-            continue
-        for rater, rows in named.groupby("rater", observed=True):
-            both = rows.groupby(["run", "action"], observed=True, as_index=False).agg(
-                role=("role", "first"), task=("task", "first"), first=("people", "mean"), second=("score", "first")
-            )
-            coaches.append(PeopleAgreement(str(pipeline), "people", str(rater), _rows(both, resamples, seed)))
-        once = named.drop_duplicates(["run", "action", "person"])
-        busiest = once["person"].value_counts().sort_index().sort_values(ascending=False, kind="stable").index
-        if len(busiest) > _MOST_PERSONS:
-            notes.append(
-                f"of {len(busiest)} people the {_MOST_PERSONS} who scored most actions are compared with each other; "
-                "against the coach all count"
-            )
-        for one, other in combinations(sorted(busiest[:_MOST_PERSONS]), 2):
-            keys = ["run", "action", "role", "task"]
-            wide = once[once["person"].isin([one, other])].astype(dict.fromkeys(keys, str))
-            wide = wide.pivot_table(index=keys, columns="person", values="people").dropna().reset_index()
-            if one in wide and other in wide and len(wide):
-                both = wide.rename(columns={one: "first", other: "second"})
-                persons.append(PeopleAgreement(str(pipeline), one, other, _rows(both, resamples, seed)))
+        for rater, both in _with_coaches(named):
+            coaches.append(PeopleAgreement(str(pipeline), "people", rater, _rows(both, resamples, seed)))
+        for one, other, both in _with_each_other(named, notes):
+            persons.append(PeopleAgreement(str(pipeline), one, other, _rows(both, resamples, seed)))
     if not coaches:
         notes.append("people scored no action that a coach scored too: their agreement cannot be measured")
     names = sorted(labels["rater"].unique())
     return People(names, len(labels), len(labels.drop_duplicates(["run", "action"])), coaches, persons, notes)
+
+
+def _with_coaches(named: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Each coach, with people's scores together and its own. named: a row for each label and coach's score."""
+    for rater, rows in named.groupby("rater", observed=True):
+        both = rows.groupby(["run", "action"], observed=True, as_index=False).agg(
+            role=("role", "first"), task=("task", "first"), first=("people", "mean"), second=("score", "first")
+        )
+        yield str(rater), both
+
+
+def _with_each_other(named: pd.DataFrame, notes: list[str]) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Each two persons who scored the same actions, with the scores of both."""
+    once = named.drop_duplicates(["run", "action", "person"])
+    busiest = once["person"].value_counts().sort_index().sort_values(ascending=False, kind="stable").index
+    if len(busiest) > _MOST_PERSONS:
+        notes.append(
+            f"of {len(busiest)} people the {_MOST_PERSONS} who scored most actions are compared with each other; "
+            "against the coach all count"
+        )
+    keys = ["run", "action", "role", "task"]
+    for one, other in combinations(sorted(busiest[:_MOST_PERSONS]), 2):
+        wide = once[once["person"].isin([one, other])].astype(dict.fromkeys(keys, str))
+        wide = wide.pivot_table(index=keys, columns="person", values="people").dropna().reset_index()
+        if one in wide and other in wide and len(wide):
+            yield one, other, wide.rename(columns={one: "first", other: "second"})
 
 
 def quadratic_kappa(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
