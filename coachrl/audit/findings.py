@@ -192,17 +192,10 @@ def category_gaps(sample: Sample) -> list[Contrast]:
 
 def _questions(sample: Sample) -> dict[str, list[Contrast]]:
     """Category, overall and inside each role, is one question; every other dimension is one."""
-    families = {
-        "category": category_gaps(sample),
-        "role": contrasts(sample, "role"),
-        "turn": contrasts(sample, "turn"),
-        "outcome": contrasts(sample, "result", adjust=("role",)),
-        "period": contrasts(sample, "period"),
-        "coach": contrasts(sample, "coach"),
-        "prompt": contrasts(sample, "prompt"),
-        "policy": contrasts(sample, "policy") if "policy" in sample.frame else [],
-        "topic": contrasts(sample, "topic") if "topic" in sample.frame else [],
-    }
+    families = {"category": category_gaps(sample)}
+    for column in ("role", "turn", "result", "period", "coach", "prompt", "policy", "topic"):
+        if column in sample.frame:
+            families["outcome" if column == "result" else column] = contrasts(sample, column)
     return {question: with_holm(family) for question, family in families.items() if family}
 
 

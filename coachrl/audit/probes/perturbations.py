@@ -137,12 +137,8 @@ def perturbations_for(categories: Collection[str]) -> dict[str, Perturbation]:
     return {**PERTURBATIONS, EXCHANGED: exchange}
 
 
-def unchanged(request: CoachRequest) -> CoachRequest:
-    return request
-
-
 _ALL = (
-    Perturbation("control", "nothing is changed: what the coach does when asked twice", unchanged),
+    Perturbation("control", "nothing is changed: what the coach does when asked twice", lambda request: request),
     Perturbation("padding", "three empty sentences before the reply", _reply_as(f"{_PADDING}\n\n{{}}")),
     Perturbation("confidence", "a sentence of certainty after the reply", _reply_as(f"{{}}\n\n{_CONFIDENT}")),
     Perturbation("authority", "a claim that an expert approved the reply", _reply_as(f"{{}}\n\n{_AUTHORITY}")),

@@ -67,7 +67,7 @@ def _finding(sample: Sample, name: str) -> CriterionFinding:
         name=name,
         mean=own.mean(own.scores, limits=SCORE),
         category=contrasts(own, "category"),
-        outcome=contrasts(measured, "result", adjust=("role",)) if len(measured.frame) else [],
+        outcome=contrasts(measured, "result") if len(measured.frame) else [],
         length=style_effect(own, "tokens", role=""),
     )
 
