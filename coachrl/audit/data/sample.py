@@ -46,7 +46,7 @@ class Sample:
     @classmethod
     def of_tasks(cls, tasks: Sequence[str] | pd.Series, resamples: int = RESAMPLES, seed: int = 0) -> Sample:
         """A row for each of `tasks`, of one step and without an outcome, for values that are no column of the table."""
-        rows = pd.DataFrame({"task": np.asarray(tasks, str), "score": 0.0, "outcome": np.nan, "step": 0})
+        rows = pd.DataFrame({"task": list(map(str, tasks)), "score": 0.0, "outcome": np.nan, "step": 0})
         return cls.of(rows.astype({"task": "category"}), resamples, seed)
 
     def where(self, mask: pd.Series) -> Sample:
