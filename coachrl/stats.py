@@ -6,8 +6,8 @@ Student's t around the standard error of the resamples, since percentiles of few
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,22 @@ class Estimate:
 
     def __str__(self) -> str:
         return f"{self.interval()} ({self.size})"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """low and high; the value itself where the data give no interval."""
+        return self.value if self.low is None else self.low, self.value if self.high is None else self.high
+
+    @property
+    def is_off_zero(self) -> bool:
+        """Whether the interval, or the value where there is none, lies on one side of 0."""
+        low, high = self.bounds
+        return low > 0 or high < 0
+
+    def mapped(self, change: Callable[[float], float]) -> Estimate:
+        """The same on another scale. p stays what it is."""
+        low, high = (None if bound is None else change(bound) for bound in (self.low, self.high))
+        return replace(self, value=change(self.value), low=low, high=high)
 
     @property
     def size(self) -> str:

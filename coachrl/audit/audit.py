@@ -78,17 +78,20 @@ def _is_steady(drifted: ReferenceSetDrift) -> bool:
     """Whether its last scores are surely near the first ones."""
     if drifted.shifts is None:
         return False
-    last = drifted.shifts.points[-1][1]
-    bounds = (last.value if bound is None else bound for bound in (last.low, last.high))
-    return all(abs(bound) < _STEADY for bound in bounds)
+    _, last = drifted.shifts.points[-1]
+    return all(abs(bound) < _STEADY for bound in last.bounds)
 
 
 def _replayed(verdict: AuditVerdict) -> AuditVerdict:
     """Where the same actions, scored again, got the same scores, it is the work that changed and not the coach."""
     if verdict.topic != "leniency" or verdict.grade != "warning":
         return verdict
-    text = f"{verdict.text.partition(';')[0]}; the same actions scored again get the same: it is the work that changed"
-    return replace(verdict, grade="note", text=text)
+    return _as_note(verdict, "the same actions scored again get the same: it is the work that changed")
+
+
+def _as_note(verdict: AuditVerdict, why: str) -> AuditVerdict:
+    """An accusation that something else explains."""
+    return replace(verdict, grade="note", text=f"{verdict.text.partition(';')[0]}; {why}")
 
 
 def _reference_sets(data: AuditData, resamples: int) -> list[ReferenceSetDrift]:
@@ -118,5 +121,4 @@ def _answered(verdict: AuditVerdict, asked: Asked, said: Sequence[AuditVerdict])
     steady = any(v.grade == "ok" and v.text.startswith(EXCHANGED) for v in said)
     if not concerned or not steady:
         return verdict
-    text = f"{verdict.text.partition(';')[0]}; scores stay where they are under exchanged names: the work differs"
-    return replace(verdict, grade="note", text=text)
+    return _as_note(verdict, "scores stay where they are under exchanged names: the work differs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -71,15 +71,15 @@ class Findings:
     rater: str
     scorer: Scorer
     counts: Counts
-    mean: Estimate | None
-    levels: Sequence[StratumMean]
-    contrasts: Mapping[str, Sequence[Contrast]]
-    gaps: Sequence[Contrast]
-    tasks: TaskSpread | None
-    style: Sequence[StyleEffect]
-    calibration: Calibration | None
-    drift: Drift | None
-    notes: Sequence[str]
+    mean: Estimate | None = None
+    levels: Sequence[StratumMean] = ()
+    contrasts: Mapping[str, Sequence[Contrast]] = field(default_factory=dict)
+    gaps: Sequence[Contrast] = ()
+    tasks: TaskSpread | None = None
+    style: Sequence[StyleEffect] = ()
+    calibration: Calibration | None = None
+    drift: Drift | None = None
+    notes: Sequence[str] = ()
     topics: Sequence[TopicFinding] = ()
     criteria: Criteria | None = None
 
@@ -129,9 +129,7 @@ def examine_rater(
     counts, rater = _counts(rows), str(rows["rater"].iloc[0])
     if counts.scored == 0:
         why = f"none of its {counts.actions} calls gave a score ({counts.failed} failed, {counts.abstained} abstained)"
-        return Findings(
-            pipeline, rater, scorer, counts, None, [], {}, [], None, [], None, None, [f"{why}: nothing to measure"]
-        )
+        return Findings(pipeline, rater, scorer, counts, notes=[f"{why}: nothing to measure"])
     sample = with_bins(Sample.of(with_places(rows), resamples, seed))
     notes = _sample_notes(sample)
     calibration, drifted = calibrate(sample, scorer.outcome_to), drift(sample, heldout)
@@ -156,12 +154,7 @@ def examine_rater(
         notes=[*notes, *calibration.notes, *drifted.notes],
         criteria=examine_criteria(sample),
     )
-    return replace(found, topics=_topics(found, rows, sample))
-
-
-def _topics(found: Findings, rows: pd.DataFrame, sample: Sample) -> list[TopicFinding]:
-    assert found.calibration is not None and found.drift is not None
-    return [
+    topics = [
         category_topic(found.contrasts.get("category", ()), found.levels),
         subject_gaps(sample, found.contrasts.get("topic", ())),
         *style_topics(found.style),
@@ -172,9 +165,10 @@ def _topics(found: Findings, rows: pd.DataFrame, sample: Sample) -> list[TopicFi
         handover_gaming(rows),
         turn_order(sample),
         missing_scores(rows),
-        inversion(found.calibration),
-        reward_hacking(found.drift),
+        inversion(calibration),
+        reward_hacking(drifted),
     ]
+    return replace(found, topics=topics)
 
 
 def _counts(rows: pd.DataFrame) -> Counts:
@@ -198,17 +192,10 @@ def category_gaps(sample: Sample) -> list[Contrast]:
 
 def _questions(sample: Sample) -> dict[str, list[Contrast]]:
     """Category, overall and inside each role, is one question; every other dimension is one."""
-    families = {
-        "category": category_gaps(sample),
-        "role": contrasts(sample, "role"),
-        "turn": contrasts(sample, "turn"),
-        "outcome": contrasts(sample, "result", adjust=("role",)),
-        "period": contrasts(sample, "period"),
-        "coach": contrasts(sample, "coach"),
-        "prompt": contrasts(sample, "prompt"),
-        "policy": contrasts(sample, "policy") if "policy" in sample.frame else [],
-        "topic": contrasts(sample, "topic") if "topic" in sample.frame else [],
-    }
+    families = {"category": category_gaps(sample)}
+    for column in ("role", "turn", "result", "period", "coach", "prompt", "policy", "topic"):
+        if column in sample.frame:
+            families["outcome" if column == "result" else column] = contrasts(sample, column)
     return {question: with_holm(family) for question, family in families.items() if family}
 
 

@@ -77,22 +77,21 @@ def crossed(made: Sequence[AuditVerdict], thresholds: Iterable[tuple[str, float 
     reasons = []
     for topic, limit in thresholds:
         concerned = [verdict for verdict in made if topic in ("any", verdict.topic)]
+        name = topic if limit is None else f"{topic}={limit:g}"
         if not concerned:
             reasons.append(f"{topic}: nothing was measured for any coach")
-            continue
-        if topic == "any":
-            reasons += [f"any: {v.line}" for v in concerned if v.grade in ("warning", "alarm")]
-            continue
-        if limit is None:
-            reasons += [f"{topic}: {v.line}" for v in concerned if v.grade in ("warning", "alarm")]
-        else:
-            below = TOPICS[topic][2]
-            reasons += [
-                f"{topic}={limit:g}: {v.line}"
-                for v in concerned
-                if v.value is not None and (v.value < limit if below else abs(v.value) > limit)
-            ]
-        measured = {(v.pipeline, v.rater) for v in concerned if v.value is not None}
-        unmeasured = [v for v in concerned if (v.pipeline, v.rater) not in measured]
-        reasons += [f"{topic}: not measured: {v.line}" for v in unmeasured]
+        reasons += [f"{name}: {v.line}" for v in concerned if _crosses(v, topic, limit)]
+        if topic != "any":
+            measured = {(v.pipeline, v.rater) for v in concerned if v.value is not None}
+            unmeasured = [v for v in concerned if (v.pipeline, v.rater) not in measured]
+            reasons += [f"{topic}: not measured: {v.line}" for v in unmeasured]
     return reasons
+
+
+def _crosses(verdict: AuditVerdict, topic: str, limit: float | None) -> bool:
+    if limit is None:
+        return verdict.grade in ("warning", "alarm")
+    if verdict.value is None:
+        return False
+    _, _, below = TOPICS[topic]
+    return verdict.value < limit if below else abs(verdict.value) > limit

@@ -17,6 +17,7 @@ import functools
 import inspect
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +52,15 @@ def audited(
     for a number of rewards that is not that of the replies.
     """
     import_settings("trl", (), scale)
-    writer = _Writer(Path(log), getattr(reward, "__name__", type(reward).__name__), task, category, every, scale)
-
-    def keep(given: Mapping[str, Any], scores: Sequence[Any], outcomes: Sequence[Any] | None) -> None:
-        writer.append(given, scores, outcomes)
-        writer.log_figures(given)
+    columns = {field: column for field, column in (("task", task), ("category", category)) if column}
+    writer = _Writer(Path(log), getattr(reward, "__name__", type(reward).__name__), columns, every, scale)
 
     if inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(outcome):
 
         @functools.wraps(reward)
         async def asked(**given: Any) -> Any:
             scores = await _awaited(reward(**given))
-            keep(given, scores, await _awaited(outcome(**given)) if outcome is not None else None)
+            writer.keep(given, scores, await _awaited(outcome(**given)) if outcome is not None else None)
             return scores
 
     else:
@@ -70,7 +68,7 @@ def audited(
         @functools.wraps(reward)
         def asked(**given: Any) -> Any:
             scores = reward(**given)
-            keep(given, scores, outcome(**given) if outcome is not None else None)
+            writer.keep(given, scores, outcome(**given) if outcome is not None else None)
             return scores
 
     asked.__name__ = writer.reward
@@ -81,17 +79,22 @@ async def _awaited(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
+@dataclass
 class _Writer:
-    """Where scores go. reward: the column of the scores."""
+    """Where scores go. reward: the column of the scores; columns: the data set's, by field; audited: the last step that
+    was."""
 
-    def __init__(self, log: Path, reward: str, task: str | None, category: str | None, every: int, scale: str) -> None:
-        self._log, self.reward = log, reward
-        self._columns = {field: column for field, column in (("task", task), ("category", category)) if column}
-        self._every, self._scale, self._audited = every, scale, 0
+    log: Path
+    reward: str
+    columns: Mapping[str, str]
+    every: int
+    scale: str
+    audited: int = 0
 
-    def append(self, given: Mapping[str, Any], scores: Sequence[Any], outcomes: Sequence[Any] | None) -> None:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        append_jsonl(self._log, list(self._lines(given, scores, outcomes)))
+    def keep(self, given: Mapping[str, Any], scores: Sequence[Any], outcomes: Sequence[Any] | None) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        append_jsonl(self.log, list(self._lines(given, scores, outcomes)))
+        self._log_figures(given)
 
     def _lines(
         self, given: Mapping[str, Any], scores: Sequence[Any], outcomes: Sequence[Any] | None
@@ -102,7 +105,7 @@ class _Writer:
             columns["outcome"] = outcomes
         if given.get("completion_ids") is not None:
             columns["tokens"] = [len(ids) for ids in given["completion_ids"]]
-        for field, column in self._columns.items():
+        for field, column in self.columns.items():
             if column not in given:
                 raise ConfigError(f"audited: {field}='{column}' is no column of the data set")
             columns[field] = given[column]
@@ -113,17 +116,17 @@ class _Writer:
             row = {name: _plain(values[place]) for name, values in columns.items()}
             yield {"step": _step(given), **row}
 
-    def log_figures(self, given: Mapping[str, Any]) -> None:
+    def _log_figures(self, given: Mapping[str, Any]) -> None:
         """`audit/...` of the last steps, once for each `every` of them."""
         step, state, log_metric = _step(given), given.get("trainer_state"), given.get("log_metric")
-        due = self._every > 0 and step % self._every == 0 and step != self._audited
+        due = self.every > 0 and step % self.every == 0 and step != self.audited
         if not due or log_metric is None or not getattr(state, "is_world_process_zero", True):
             return
-        self._audited = step
-        settings = import_settings("trl", [f"score={self.reward}"], self._scale)
+        self.audited = step
+        settings = import_settings("trl", [f"score={self.reward}"], self.scale)
         with tempfile.TemporaryDirectory(prefix="coachrl-trl-") as folder:
-            run = Run(import_scores(self._log, settings, Path(folder)))
-            figures = score_audit(run, step - self._every + 1, step)
+            run = Run(import_scores(self.log, settings, Path(folder)))
+            figures = score_audit(run, step - self.every + 1, step)
         for name, value in figures.items():
             log_metric(name, value)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from coachrl.audit.findings import CrossRater, Findings, judged
-from coachrl.audit.stats.calibration import Prediction
-from coachrl.audit.stats.drift import ReferenceSetDrift
+from coachrl.audit.stats.calibration import Calibration, Prediction
+from coachrl.audit.stats.drift import Drift, ReferenceSetDrift
 from coachrl.audit.topics.effect import FEWEST_TASKS, LEAST, Effect, Grade, TopicFinding
 from coachrl.stats import Estimate
 
@@ -44,18 +45,14 @@ def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> lis
     findings, between = judged(findings, between)
     made: list[AuditVerdict] = []
     for found in findings:
-        own = [
-            *_calls(found),
-            *(
-                said
-                for topic in found.topics
-                if topic.topic not in _SAID_ELSEWHERE
-                for said in topic_verdicts(topic, found.pipeline, found.rater)
-            ),
-            *_calibration(found),
-            *_saturation(found),
-            *_drift(found),
-        ]
+        own = [_calls(found)]
+        for topic in found.topics:
+            if topic.topic not in _SAID_ELSEWHERE:
+                own += topic_verdicts(topic, found.pipeline, found.rater)
+        if found.calibration is not None:
+            own += [*_calibration(found, found.calibration), _saturation(found, found.calibration)]
+        if found.drift is not None:
+            own.append(_drift(found, found.drift))
         made += sorted(own, key=lambda verdict: -_ORDER.index(verdict.grade))
     for pair in between:
         made += _agreement(pair)
@@ -65,42 +62,38 @@ def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> lis
 
 def topic_verdicts(topic: TopicFinding, pipeline: str, rater: str) -> list[AuditVerdict]:
     """Every effect that is certain; else what was not found, with the smallest effect that would have been seen."""
+    say = partial(AuditVerdict, topic.topic, pipeline=pipeline, rater=rater)
+    if not topic.effects and not topic.unmeasured:  # there is nothing that could differ
+        return [say("ok", text=topic.cleared, value=0.0)]
     if not topic.effects:
-        if not topic.unmeasured:  # there is nothing that could differ
-            return [AuditVerdict(topic.topic, "ok", pipeline, rater, topic.cleared, 0.0)]
-        text = f"{topic.topic.replace('_', ' ')} could not be tested: {topic.unmeasured}"
-        return [AuditVerdict(topic.topic, "unknown", pipeline, rater, text)]
+        return [say("unknown", text=f"{topic.topic.replace('_', ' ')} could not be tested: {topic.unmeasured}")]
     if topic.certain:
-        return [
-            AuditVerdict(topic.topic, topic.grade, pipeline, rater, effect.named, abs(effect.estimate.value))
-            for effect in topic.certain
-        ]
+        return [say(topic.grade, text=effect.named, value=abs(effect.estimate.value)) for effect in topic.certain]
     nearest = topic.strongest
     largest = max(abs(effect.estimate.value) for effect in topic.effects)
     if nearest.unclear:
-        return [AuditVerdict(topic.topic, "note", pipeline, rater, nearest.unclear, largest)]
+        return [say("note", text=nearest.unclear, value=largest)]
+    seen = f"{nearest.shown}; {nearest.visible_words}"
     if nearest.rules_out:
-        text = f"{topic.cleared}: {nearest.shown}; {nearest.visible_words}"
-        return [AuditVerdict(topic.topic, "ok", pipeline, rater, text, largest)]
-    few = nearest.estimate.tasks < nearest.fewest
-    needed = f", {nearest.fewest} are needed" if few else ""
-    text = f"{topic.unsure}{needed}: {nearest.shown}; {nearest.visible_words}"
-    return [AuditVerdict(topic.topic, "unknown", pipeline, rater, text, None if few else largest)]
+        return [say("ok", text=f"{topic.cleared}: {seen}", value=largest)]
+    if not nearest.has_enough_tasks:
+        return [say("unknown", text=f"{topic.unsure}, {nearest.fewest} are needed: {seen}")]
+    return [say("unknown", text=f"{topic.unsure}: {seen}", value=largest)]
 
 
 def reference_set_verdict(drifted: ReferenceSetDrift) -> AuditVerdict:
     """On the last time that a run's frozen actions were scored."""
+    say = partial(AuditVerdict, "reference_set", pipeline="", rater=drifted.run)
     if drifted.shifts is None:
-        return AuditVerdict("reference_set", "unknown", "", drifted.run, "; ".join(drifted.notes))
+        return say("unknown", text="; ".join(drifted.notes))
     step, shift = drifted.shifts.points[-1]
-    first = drifted.shifts.points[0][0]
+    first, _ = drifted.shifts.points[0]
     shown = f"the same actions get {shift.interval(True)} points at step {step} against step {first} ({shift.size})"
     if shift.tasks < 2:
-        text = f"one task is too few to say whether the coach drifts: {shown}"
-        return AuditVerdict("reference_set", "unknown", "", drifted.run, text)
-    moved = abs(shift.value) >= SMALLEST_GAP and (shift.low is None or shift.low > 0 or (shift.high or 0) < 0)
-    what = "the coach drifts" if moved else "the coach does not drift"
-    return AuditVerdict("reference_set", "warning" if moved else "ok", "", drifted.run, f"{what}: {shown}", shift.value)
+        return say("unknown", text=f"one task is too few to say whether the coach drifts: {shown}")
+    if abs(shift.value) >= SMALLEST_GAP and shift.is_off_zero:
+        return say("warning", text=f"the coach drifts: {shown}", value=shift.value)
+    return say("ok", text=f"the coach does not drift: {shown}", value=shift.value)
 
 
 def grade_of(estimate: Estimate, least: float) -> Grade:
@@ -113,8 +106,8 @@ def grade_of(estimate: Estimate, least: float) -> Grade:
 _ORDER: tuple[Grade, ...] = ("ok", "unknown", "note", "warning", "alarm")
 
 
-def _verdict(found: Findings, topic: str, grade: Grade, text: str, value: float | None = None) -> AuditVerdict:
-    return AuditVerdict(topic, grade, found.pipeline, found.rater, text, value)
+def _speaker(found: Findings, topic: str) -> Callable[..., AuditVerdict]:
+    return partial(AuditVerdict, topic, pipeline=found.pipeline, rater=found.rater)
 
 
 def _wide(estimate: Estimate, most: float) -> bool:
@@ -122,32 +115,32 @@ def _wide(estimate: Estimate, most: float) -> bool:
     return estimate.low is None or estimate.high is None or max(-estimate.low, estimate.high) > most
 
 
-def _calls(found: Findings) -> list[AuditVerdict]:
-    counts = found.counts
+def _calls(found: Findings) -> AuditVerdict:
+    say, counts = _speaker(found, "failed"), found.counts
     share = counts.failed / counts.actions
-    abstained = f", {counts.abstained:,} abstained" if counts.abstained else ""
-    text = f"{counts.failed:,} of {counts.actions:,} calls failed ({share:.0%}){abstained}"
-    if counts.failed == 0:
-        text = f"every one of its {counts.actions:,} calls was answered{abstained}"
     if counts.scored == 0:
-        text = f"none of its {counts.actions:,} calls gave a score ({counts.failed:,} failed): nothing else can be said"
-        return [_verdict(found, "failed", "alarm", text, share)]
-    return [_verdict(found, "failed", "warning" if share > FAILED else "ok", text, share)]
+        failed = f"({counts.failed:,} failed)"
+        text = f"none of its {counts.actions:,} calls gave a score {failed}: nothing else can be said"
+        return say("alarm", text=text, value=share)
+    text = f"{counts.failed:,} of {counts.actions:,} calls failed ({share:.0%})"
+    if counts.failed == 0:
+        text = f"every one of its {counts.actions:,} calls was answered"
+    if counts.abstained:
+        text += f", {counts.abstained:,} abstained"
+    return say("warning" if share > FAILED else "ok", text=text, value=share)
 
 
-def _calibration(found: Findings) -> list[AuditVerdict]:
-    if found.calibration is None:
-        return []
-    overall = [p for p in found.calibration.predictions if p.of == "last action" and not p.category]
+def _calibration(found: Findings, calibration: Calibration) -> list[AuditVerdict]:
+    say = _speaker(found, "auc")
+    overall = [p for p in calibration.predictions if p.of == "last action" and not p.category]
     if not overall:
-        why = next(iter(found.calibration.notes), "no last action has a score")
-        return [_verdict(found, "auc", "unknown", f"how well scores predict the outcome could not be measured: {why}")]
+        why = next(iter(calibration.notes), "no last action has a score")
+        return [say("unknown", text=f"how well scores predict the outcome could not be measured: {why}")]
     made = [_auc(found, "the last action's score", overall[0])]
-    for prediction in found.calibration.predictions:
-        auc = prediction.auc
+    for prediction in calibration.predictions:
         if prediction.of != "last action" and _is_inverted(found, prediction):
             text = f"scores {prediction.of} lower where the team succeeds: {_shown_auc(prediction)}"
-            made.append(_verdict(found, "auc", "alarm", text, auc.value))
+            made.append(say("alarm", text=text, value=prediction.auc.value))
     return made
 
 
@@ -166,78 +159,60 @@ def _shown_auc(prediction: Prediction) -> str:
 
 
 def _auc(found: Findings, what: str, prediction: Prediction) -> AuditVerdict:
-    auc, shown = prediction.auc, _shown_auc(prediction)
-    low, high = (auc.value if bound is None else bound for bound in (auc.low, auc.high))
+    say, auc, shown = _speaker(found, "auc"), prediction.auc, _shown_auc(prediction)
+    low, high = auc.bounds
+    too_few = f"too few episodes to say whether {what} predicts the outcome, {shown}"
     # 0.5 without any spread: all scores are equal.
     if auc.low is None and (auc.value != 0.5 or auc.tasks < FEWEST_TASKS):
-        return _verdict(
-            found, "auc", "unknown", f"too few episodes to say whether {what} predicts the outcome, {shown}"
-        )
+        return say("unknown", text=too_few)
     if _is_inverted(found, prediction):
-        return _verdict(found, "auc", "alarm", f"inverted: {what} is lower where the team succeeds, {shown}", auc.value)
+        return say("alarm", text=f"inverted: {what} is lower where the team succeeds, {shown}", value=auc.value)
+    if low > 0.5 and auc.value < INFORMATIVE_AUC:
+        return say("note", text=f"{what} hardly predicts the outcome, {shown}", value=auc.value)
     if low > 0.5:
-        how = "predicts the outcome" if auc.value >= INFORMATIVE_AUC else "hardly predicts the outcome"
-        grade: Grade = "ok" if auc.value >= INFORMATIVE_AUC and not prediction.circular else "note"
-        return _verdict(found, "auc", grade, f"{what} {how}, {shown}", auc.value)
+        grade = "note" if prediction.circular else "ok"
+        return say(grade, text=f"{what} predicts the outcome, {shown}", value=auc.value)
     if high <= 0.7:
-        return _verdict(
-            found, "auc", "warning", f"uninformative: {what} does not tell success from failure, {shown}", auc.value
-        )
-    return _verdict(
-        found, "auc", "unknown", f"too few episodes to say whether {what} predicts the outcome, {shown}", auc.value
-    )
+        text = f"uninformative: {what} does not tell success from failure, {shown}"
+        return say("warning", text=text, value=auc.value)
+    return say("unknown", text=too_few, value=auc.value)
 
 
-def _saturation(found: Findings) -> list[AuditVerdict]:
-    if found.calibration is None:
-        return []
-    worst = max(found.calibration.saturation, key=lambda s: s.modal_share.value)
-    share = worst.modal_share
-    tied = worst.tied_groups
+def _saturation(found: Findings, calibration: Calibration) -> AuditVerdict:
+    say = _speaker(found, "saturation")
+    worst = max(calibration.saturation, key=lambda s: s.modal_share.value)
+    share, tied = worst.modal_share, worst.tied_groups
     text = (
         f"{share.value:.0%} of the scores of {worst.role} are {worst.modal_score:g} ({share.interval()}, {share.size})"
     )
     if tied is not None:
         text += f"; all scores are equal in {tied.value:.0%} of {tied.n:,} groups of the same task and step"
-    grade: Grade = "ok"
-    if share.value >= TIED:
-        grade, text = "warning", f"{text}: ties carry no gradient"
-        if share.low is None or share.low < TIED / 2:
-            grade, text = "unknown", f"too few actions to say whether scores differ: {text}"
-    return [_verdict(found, "saturation", grade, text, share.value)]
+    if share.value < TIED:
+        return say("ok", text=text, value=share.value)
+    text += ": ties carry no gradient"
+    if share.low is None or share.low < TIED / 2:
+        return say("unknown", text=f"too few actions to say whether scores differ: {text}", value=share.value)
+    return say("warning", text=text, value=share.value)
 
 
-def _drift(found: Findings) -> list[AuditVerdict]:
-    if found.drift is None:
-        return []
-    score, outcome = found.drift.score_change, found.drift.outcome_change
+def _drift(found: Findings, drift: Drift) -> AuditVerdict:
+    say = _speaker(found, "reward_hacking")
+    score, outcome = drift.score_change, drift.outcome_change
     if score is None or outcome is None:
-        why = next(iter(found.drift.notes), "no outcome was measured at two steps")
-        return [
-            _verdict(found, "reward_hacking", "unknown", f"reward hacking over training could not be measured: {why}")
-        ]
-    shown = f"score {score.interval(True)} ({score.size}), {found.drift.outcome_source} success "
-    shown += f"{outcome.interval(True)} ({outcome.size})"
+        why = next(iter(drift.notes), "no outcome was measured at two steps")
+        return say("unknown", text=f"reward hacking over training could not be measured: {why}")
+    shown = (
+        f", second half of training minus first: score {score.interval(True)} ({score.size}), "
+        f"{drift.outcome_source} success {outcome.interval(True)} ({outcome.size})"
+    )
     if _topic(found, "reward_hacking"):
-        text = f"the score rises while the outcome falls, second half of training minus first: {shown}"
-        return [_verdict(found, "reward_hacking", "alarm", text, score.value)]
+        return say("alarm", text=f"the score rises while the outcome falls{shown}", value=score.value)
     if _wide(score, _LARGEST_UNSEEN_RISE) or _wide(outcome, _LARGEST_UNSEEN_FALL):
-        text = f"too few tasks to say whether the score is gamed, second half of training minus first: {shown}"
-        return [_verdict(found, "reward_hacking", "unknown", text)]
-    rises = score.low is not None and score.low > 0
-    gains = outcome.low is not None and outcome.low > 0
-    if rises and not gains:
-        text = f"the score rises and the outcome does not, second half of training minus first: {shown}"
-        return [_verdict(found, "reward_hacking", "note", text, 0.0)]
-    return [
-        _verdict(
-            found,
-            "reward_hacking",
-            "ok",
-            f"no sign of reward hacking, second half of training minus first: {shown}",
-            0.0,
-        )
-    ]
+        return say("unknown", text=f"too few tasks to say whether the score is gamed{shown}")
+    # Neither is wide, so both have an interval.
+    if score.bounds[0] > 0 and outcome.bounds[0] <= 0:
+        return say("note", text=f"the score rises and the outcome does not{shown}", value=0.0)
+    return say("ok", text=f"no sign of reward hacking{shown}", value=0.0)
 
 
 def _agreement(between: CrossRater) -> list[AuditVerdict]:

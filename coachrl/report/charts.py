@@ -97,7 +97,7 @@ class Chart:
 def forest(title: str, rows: Sequence[tuple[str, Estimate]], null: float = 0.0) -> Markup:
     """One row for each estimate: its name, whole at any width, then its dot and interval; a dashed line where there
     would be no difference. The scale stands below."""
-    ends = [null, *(bound for _, e in rows for bound in (e.value, e.low, e.high) if bound is not None)]
+    ends = [null, *(end for _, e in rows for end in (e.value, *e.bounds))]
     low, high = min(ends), max(ends)
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
@@ -119,8 +119,8 @@ def forest(title: str, rows: Sequence[tuple[str, Estimate]], null: float = 0.0) 
 def _interval(plane: _Plane, estimate: Estimate) -> list[Markup]:
     """An estimate in the middle of its row."""
     drawn = []
-    if estimate.low is not None and estimate.high is not None:
-        drawn.append(plane.path("whisker n0", [(estimate.low, 0.5), (estimate.high, 0.5)]))
+    if estimate.low is not None:
+        drawn.append(plane.path("whisker n0", [(bound, 0.5) for bound in estimate.bounds]))
     return [*drawn, plane.dot(estimate.value, 0.5, "n0", 4, str(estimate))]
 
 
@@ -134,8 +134,8 @@ def reliability(bins: Sequence[tuple[str, float, Estimate]]) -> Markup:
         plane.path(_REFERENCE, [(0.0, 0.0), (10.0, 1.0)]),
     ]
     for name, score, rate in bins:
-        if rate.low is not None and rate.high is not None:
-            parts.append(plane.path("whisker n0", [(score, rate.low), (score, rate.high)]))
+        if rate.low is not None:
+            parts.append(plane.path("whisker n0", [(score, bound) for bound in rate.bounds]))
         parts.append(plane.dot(score, rate.value, "n0", 4, f"{name}: {rate}"))
     return plane.svg("success by score", "; ".join(f"{name}: {rate}" for name, _, rate in bins), parts)
 

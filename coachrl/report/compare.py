@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from coachrl.config import flat_settings
 from coachrl.errors import ConfigError
-from coachrl.report.contents import Contents, EpisodeFile, draw_key, read_contents
+from coachrl.report.contents import EpisodeFile, draw_key, read_contents
 from coachrl.report.outcome import BeforeAfter, conclusion, ends, success_rows, table2_rows
 from coachrl.runs.folder import Run
 from coachrl.text import one_line
@@ -52,9 +52,11 @@ def compare(runs: Sequence[Run]) -> list[RunComparison]:
 
     Raises ConfigError where fewer than two runs are given, one has no evaluation, or two share no held-out draw.
     """
-    if len(runs) < 2:
-        raise ConfigError("compare needs two runs or more: the first is what the others are compared with")
-    evaluations = [_evaluation(run) for run in runs]
+    return compare_evaluations(runs, last_evaluations(runs))
+
+
+def compare_evaluations(runs: Sequence[Run], evaluations: Sequence[EpisodeFile]) -> list[RunComparison]:
+    """As `compare`, of the last evaluations as they were read."""
     (baseline, first), *others = zip(run_names(runs), evaluations, strict=True)
     return [
         _comparison(baseline, first, name, last, differences(runs[0], run))
@@ -85,14 +87,6 @@ def _shown(value: object) -> str:
     return "none" if value is None else one_line(str(value))
 
 
-def _evaluation(run: Run) -> EpisodeFile:
-    contents = read_contents(run)
-    for problem in contents.problems:
-        if problem.startswith("eval-"):
-            run.warn(problem)
-    return last_evaluation(contents)
-
-
 def run_names(runs: Sequence[Run]) -> list[str]:
     """The folders' names, or their paths where different folders are called the same."""
     folders = [run.folder for run in runs]
@@ -100,12 +94,20 @@ def run_names(runs: Sequence[Run]) -> list[str]:
     return names if len(set(names)) == len(set(folders)) else [str(folder) for folder in folders]
 
 
-def last_evaluation(contents: Contents) -> EpisodeFile:
-    """Raises ConfigError where the run has measured nothing."""
-    first, last = ends(contents)
-    found = last or first
-    if found is None:
-        raise ConfigError(f"run {contents.name}: it has no evaluation to compare (no episodes/eval-*.jsonl)")
+def last_evaluations(runs: Sequence[Run]) -> list[EpisodeFile]:
+    """Of each run. Raises ConfigError where fewer than two are given, or one has measured nothing."""
+    if len(runs) < 2:
+        raise ConfigError("compare needs two runs or more: the first is what the others are compared with")
+    found = []
+    for run in runs:
+        contents = read_contents(run)
+        for problem in contents.problems:
+            if problem.startswith("eval-"):
+                run.warn(problem)
+        first, last = ends(contents)
+        if first is None:
+            raise ConfigError(f"run {contents.name}: it has no evaluation to compare (no episodes/eval-*.jsonl)")
+        found.append(last or first)
     return found
 
 

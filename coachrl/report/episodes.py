@@ -88,6 +88,11 @@ class Shown:
         """Who was at fault, where a scored episode failed."""
         return find_fault(self.episode, self.scores) if self.result == "failure" and self.scores else None
 
+    @cached_property
+    def mean_score(self) -> float | None:
+        values = [score.process_0_10 for score in self.scores.values() if score.process_0_10 is not None]
+        return sum(values) / len(values) if values else None
+
     @property
     def shown_actions(self) -> Sequence[Action]:
         """All actions, or of very many the first and the last ones."""
@@ -136,12 +141,13 @@ def choose(run: Run, problems: list[str], budget: int = PAGE_BYTES) -> tuple[lis
         share, missed = left // (len(files) - position), 0
         for shown in ranked:
             size = page_bytes(shown)
-            missed = missed + 1 if size > share else 0
+            if size <= share:
+                missed, share, left = 0, share - size, left - size
+                chosen.append(shown)
+                continue
+            missed += 1
             if missed == _MISSES:
                 break
-            if missed == 0:
-                share, left = share - size, left - size
-                chosen.append(shown)
     return sorted(chosen, key=lambda shown: (shown.category != "training", shown.step, shown.episode.id)), total
 
 
@@ -192,11 +198,6 @@ def role_scores(shown: Shown) -> str:
     return json.dumps([[role, score.process_0_10 if score is not None else None] for role, score in scores])
 
 
-def mean_score(shown: Shown) -> float | None:
-    values = [score.process_0_10 for score in shown.scores.values() if score.process_0_10 is not None]
-    return sum(values) / len(values) if values else None
-
-
 def cut(text: str, limit: int = _SHOWN_CHARACTERS) -> Markup:
     """A text as a page shows it, escaped: not too long, and without what would turn round, hide or colour words."""
     more = len(text) - limit
@@ -206,9 +207,11 @@ def cut(text: str, limit: int = _SHOWN_CHARACTERS) -> Markup:
 
 def _from_both_ends(episodes: list[Shown]) -> list[Shown]:
     """Lowest, highest, second lowest, ...; those without scores in the order of the file, after the others."""
-    scored = sorted((s for s in episodes if mean_score(s) is not None), key=lambda s: mean_score(s) or 0.0)
+    unscored = [shown for shown in episodes if shown.mean_score is None]
+    scored = [shown for shown in episodes if shown.mean_score is not None]
+    scored.sort(key=lambda shown: shown.mean_score or 0.0)
     ends = [scored[i // 2] if i % 2 == 0 else scored[-1 - i // 2] for i in range(len(scored))]
-    return ends + [s for s in episodes if mean_score(s) is None]
+    return ends + unscored
 
 
 def page_bytes(shown: Shown) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -226,9 +226,7 @@ def _success_chart(contents: Contents, successes: Mapping[int, Estimate], n: str
         series.append(Series("training", trained))
         counts.append(f"training: {n}")
     if successes:
-        intervals = {
-            float(step): (e.low, e.high) for step, e in successes.items() if e.low is not None and e.high is not None
-        }
+        intervals = {float(step): e.bounds for step, e in successes.items() if e.low is not None}
         points = [(float(step), e.value) for step, e in successes.items()]
         series.append(Series("held-out", points, 1, intervals))
         counts.append(f"held-out: {next(iter(successes.values())).size}, 95 % intervals over tasks")
@@ -260,14 +258,15 @@ def _named(contents: Contents, keys: dict[str, str]) -> list[Series]:
 def _costs(contents: Contents) -> Iterator[tuple[str, str]]:
     """What the run cost as (name, value with its unit and n)."""
     steps = contents.trained_steps
-    if seconds := _total(contents, "time/step_s"):
-        yield "Training time", f"{_duration(sum(seconds))} in {counted(len(seconds), 'step')}"
-    if seconds := _total(contents, "time/eval_s"):
-        yield "Evaluation time", f"{_duration(sum(seconds))} in {counted(len(seconds), 'evaluation')}"
-    if tokens := _total(contents, "tokens/generated"):
-        yield "Tokens generated", f"{sum(tokens):,.0f} in {counted(len(tokens), 'training step')}"
-    if calls := _total(contents, "coach/calls"):
-        yield "Coach calls", f"{sum(calls):,.0f} in {counted(len(calls), 'training step')}"
+    sums: tuple[tuple[str, str, Callable[[float], str], str], ...] = (
+        ("Training time", "time/step_s", _duration, "step"),
+        ("Evaluation time", "time/eval_s", _duration, "evaluation"),
+        ("Tokens generated", "tokens/generated", "{:,.0f}".format, "training step"),
+        ("Coach calls", "coach/calls", "{:,.0f}".format, "training step"),
+    )
+    for name, key, form, noun in sums:
+        if values := _total(contents, key):
+            yield name, f"{form(sum(values))} in {counted(len(values), noun)}"
     dollars = _total(contents, "cost/usd")
     if dollars:
         text = f"${sum(dollars):,.2f} in {counted(len(dollars), 'training step')}"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from coachrl.report.agents import agent_colors
-from coachrl.report.compare import RunComparison, compare, last_evaluation, run_names
-from coachrl.report.contents import EpisodeFile, draw_key, read_contents
+from coachrl.report.compare import RunComparison, compare_evaluations, last_evaluations, run_names
+from coachrl.report.contents import EpisodeFile, draw_key
 from coachrl.report.episodes import PAGE_BYTES, Shown, page_bytes
 from coachrl.report.page import environment
 from coachrl.runs.folder import Run
@@ -31,8 +31,8 @@ class SharedDraw:
 def compare_page(runs: Sequence[Run]) -> tuple[list[RunComparison], str]:
     """The comparison of `compare`, and its page: figures first, then each shared draw, those that came out differently
     before the others, as many as a page has room for. Raises what `compare` raises."""
-    found, names = compare(runs), run_names(runs)
-    evaluations = [last_evaluation(read_contents(run)) for run in runs]
+    evaluations = last_evaluations(runs)
+    found, names = compare_evaluations(runs, evaluations), run_names(runs)
     draws = list(_shared(names, evaluations))
     shown = list(_that_fit(sorted(draws, key=lambda draw: not draw.differs)))
     roles = (a.role for draw in shown for one in draw.played if one is not None for a in one.episode.actions)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +25,8 @@ from coachrl.errors import ConfigError, TaskError
 from coachrl.seeding import generator
 from coachrl.tasks.imported import find_loader, load_imported
 from coachrl.tasks.records import nearest_beside
-from coachrl.tasks.split import Sets, check_apart, divided
+from coachrl.tasks.split import Sets, Split, check_apart, divided
+from coachrl.types import Task
 
 P = TypeVar("P", Path, str)
 
@@ -53,23 +55,56 @@ def check_code(settings: TaskSection) -> None:
         find_grader(settings.grader)
 
 
-@singledispatch
 def _load(settings: TaskSection, seed: int) -> Sets:
-    """The tasks of a shipped source. One function below is registered for the section of each."""
+    """The tasks of a shipped source. What reads one is imported where it is asked for."""
+    match settings:
+        case WordProblemTasks():
+            from coachrl.tasks.math.word_problems import generate_word_problems
+
+            return _both(lambda split: generate_word_problems(settings.count(split), settings.levels, seed, split))
+        case PlanPathTasks():
+            from coachrl.tasks.worlds.planpath import generate_planpath
+
+            return _both(partial(generate_planpath, settings, seed))
+        case SokobanTasks():
+            from coachrl.tasks.worlds.sokoban import generate_sokoban
+
+            return _both(partial(generate_sokoban, settings, seed))
+        case SudokuTasks():
+            from coachrl.tasks.worlds.sudoku import generate_sudoku
+
+            return _both(partial(generate_sudoku, settings, seed))
+        case CoopCodeTasks():
+            from coachrl.tasks.code.problems import load_coop_code
+
+            return _first(settings, _both(load_coop_code))
+        case HumanEvalTasks():
+            from coachrl.tasks.code.problems import load_humaneval
+
+            return _first(settings, _both(load_humaneval))
+        case DSBenchLiteTasks():
+            from coachrl.tasks.tabular.dsbench_lite import load_dsbench_lite
+
+            return _first(settings, (load_dsbench_lite("train"), load_dsbench_lite("eval")))
+        case MathTasks():
+            return _math(settings, seed)
+        case DSBenchTasks():
+            return _dsbench(settings)
+        case CodeTasks():
+            return _code(settings, seed)
     raise TypeError(f"no source of tasks reads {type(settings).__name__}")
 
 
-@_load.register
-def _word_problems(settings: WordProblemTasks, seed: int) -> Sets:
-    from coachrl.tasks.math.word_problems import generate_word_problems
-
-    return (
-        generate_word_problems(settings.train_count, settings.levels, seed, "train"),
-        generate_word_problems(settings.heldout_count, settings.levels, seed, "heldout"),
-    )
+def _both(load: Callable[[Split], list[Task]]) -> Sets:
+    return load("train"), load("heldout")
 
 
-@_load.register
+def _first(settings: TaskSection, sets: Sets) -> Sets:
+    """As many of each as are wanted."""
+    train, heldout = sets
+    return train[: settings.train_count], heldout[: settings.heldout_count]
+
+
 def _math(settings: MathTasks, seed: int) -> Sets:
     from coachrl.tasks.math.load import load_math_sets
     from coachrl.tasks.math.problems import with_grader, without_overlap
@@ -86,52 +121,22 @@ def _math(settings: MathTasks, seed: int) -> Sets:
     return [train[i] for i in sorted(chosen)], heldout
 
 
-@_load.register
-def _dsbench_lite(settings: DSBenchLiteTasks, seed: int) -> Sets:
-    from coachrl.tasks.tabular.dsbench_lite import load_dsbench_lite
-
-    return load_dsbench_lite("train")[: settings.train_count], load_dsbench_lite("eval")[: settings.heldout_count]
-
-
-@_load.register
-def _dsbench(settings: DSBenchTasks, seed: int) -> Sets:
+def _dsbench(settings: DSBenchTasks) -> Sets:
     from coachrl.tasks.tabular.dsbench import load_dsbench
 
     root = _folder(_given(settings.root, "tasks.root", settings.source), "tasks.root")
     prompts = settings.cleaned_prompts or _in_root(root, "cleaned_prompts.json")
-    lists = (
-        (settings.train or _in_root(root, "train.jsonl"), "tasks.train", settings.train_count),
-        (settings.heldout or _in_root(root, "heldout.jsonl"), "tasks.heldout", settings.heldout_count),
-    )
-    train, heldout = (
-        load_dsbench(
-            root,
-            _given(path, key, settings.source),
-            prompts,
-            limit=count,
-            skip_unusable=settings.skip_unusable,
-        )
-        for path, key, count in lists
-    )
+
+    def load(path: Path | None, name: str, count: int | None) -> list[Task]:
+        listed = _given(path or _in_root(root, f"{name}.jsonl"), f"tasks.{name}", settings.source)
+        return load_dsbench(root, listed, prompts, limit=count, skip_unusable=settings.skip_unusable)
+
+    train = load(settings.train, "train", settings.train_count)
+    heldout = load(settings.heldout, "heldout", settings.heldout_count)
     check_apart(train, heldout)
     return train, heldout
 
 
-@_load.register
-def _coop_code(settings: CoopCodeTasks, seed: int) -> Sets:
-    from coachrl.tasks.code.problems import load_coop_code
-
-    return load_coop_code("train")[: settings.train_count], load_coop_code("heldout")[: settings.heldout_count]
-
-
-@_load.register
-def _humaneval(settings: HumanEvalTasks, seed: int) -> Sets:
-    from coachrl.tasks.code.problems import load_humaneval
-
-    return load_humaneval("train")[: settings.train_count], load_humaneval("heldout")[: settings.heldout_count]
-
-
-@_load.register
 def _code(settings: CodeTasks, seed: int) -> Sets:
     from coachrl.tasks.code.problems import load_code
     from coachrl.tasks.math.problems import check_disjoint
@@ -145,27 +150,6 @@ def _code(settings: CodeTasks, seed: int) -> Sets:
         heldout = load_code(settings.heldout, settings.heldout_count)
     check_disjoint(train, heldout)
     return train, heldout
-
-
-@_load.register
-def _planpath(settings: PlanPathTasks, seed: int) -> Sets:
-    from coachrl.tasks.worlds.planpath import generate_planpath
-
-    return generate_planpath(settings, seed, "train"), generate_planpath(settings, seed, "heldout")
-
-
-@_load.register
-def _sokoban(settings: SokobanTasks, seed: int) -> Sets:
-    from coachrl.tasks.worlds.sokoban import generate_sokoban
-
-    return generate_sokoban(settings, seed, "train"), generate_sokoban(settings, seed, "heldout")
-
-
-@_load.register
-def _sudoku(settings: SudokuTasks, seed: int) -> Sets:
-    from coachrl.tasks.worlds.sudoku import generate_sudoku
-
-    return generate_sudoku(settings, seed, "train"), generate_sudoku(settings, seed, "heldout")
 
 
 def _given(path: P | None, key: str, source: str) -> P:

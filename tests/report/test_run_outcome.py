@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
-from coachrl.report.episodes import Shown, artifacts, mean_score
+from coachrl.report.episodes import Shown, artifacts
 from coachrl.report.outcome import (
     BEHAVIOR,
     behavior_rows,
@@ -129,8 +129,8 @@ def test_a_mean_score_counts_a_score_of_0_and_none_that_is_not_there():
     scores = {"e/0": CoachScore("e/0", "scored", 0.0), "e/1": CoachScore("e/1", "scored", 3.0)}
     scores["e/2"] = CoachScore("e/2", "failed")
     shown = Shown("e", "episodes/step-000001.jsonl", episode("a.0", True), scores)
-    assert mean_score(shown) == 1.5
-    assert mean_score(Shown("e", "episodes/step-000001.jsonl", episode("a.0", True), {})) is None
+    assert shown.mean_score == 1.5
+    assert Shown("e", "episodes/step-000001.jsonl", episode("a.0", True), {}).mean_score is None
 
 
 def test_users_of_a_file_come_after_it_was_made():

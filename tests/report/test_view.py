@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from coachrl.cli.main import app
 from coachrl.report import write_report
-from coachrl.report.episodes import artifacts, choose, mean_score, read_shown
+from coachrl.report.episodes import artifacts, choose, read_shown
 from coachrl.report.view import make_server
 from coachrl.runs.folder import Run
 from coachrl.testing.actions import make_action
@@ -55,10 +55,10 @@ def test_a_page_takes_its_share_of_every_file_lowest_and_highest_scores_first(ru
     assert 0 < len(few) < total
     assert {shown.source for shown in few} == {shown.source for shown in everything}
     for path in run.episode_files():
-        all_of_file = [mean_score(shown) for shown in read_shown(path, [])]
+        all_of_file = [shown.mean_score for shown in read_shown(path, [])]
         if None in all_of_file:
             continue
-        taken = [mean_score(shown) for shown in few if shown.source.endswith(path.name)]
+        taken = [shown.mean_score for shown in few if shown.source.endswith(path.name)]
         assert min(taken) == min(all_of_file)
         assert len(taken) == 1 or max(taken) == max(all_of_file)
 

@@ -22,35 +22,15 @@ from coachrl.errors import ConfigError
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
-from coachrl.types import Action, CoachScore
+from coachrl.types import Action, CoachScore, Episode
 
 # Columns of the table. score: 0 to 10, NaN unless status is "scored". outcome: the episode's success as 0.0 or 1.0,
 # NaN where it was not measured. state: how the code ended, "no code" where none ran, with "cut" where the reply hit its
 # limit. last: the episode's last action.
-COLUMNS = (
-    "run",
-    "pipeline",
-    "step",
-    "episode",
-    "task",
-    "category",
-    "action",
-    "role",
-    "turn",
-    "last",
-    "rater",
-    "coach",
-    "prompt",
-    "status",
-    "score",
-    "outcome",
-    "tokens",
-    "code_share",
-    "markdown",
-    "hedging",
-    "has_code",
-    "state",
-)
+_OF_ACTION = ("run", "pipeline", "step", "episode", "task", "category", "action", "role", "turn", "last")
+_OF_SCORE = ("rater", "coach", "prompt", "status", "score")
+_OF_REPLY = ("outcome", "tokens", "code_share", "markdown", "hedging", "has_code", "state")
+COLUMNS = (*_OF_ACTION, *_OF_SCORE, *_OF_REPLY)
 CRITERION = "criterion:"
 """Of the columns that the table also has where a coach scores by criteria: 0 to 10, NaN where an action has none."""
 _CATEGORIES = ("run", "pipeline", "task", "category", "role", "rater", "coach", "prompt", "status", "state")
@@ -61,7 +41,6 @@ _HEDGES = re.compile(
     re.IGNORECASE,
 )
 _EVIDENCE = "coach.evidence."
-_Scored = tuple[str, str, str]  # run, rater, action
 _PROVIDER = re.compile(r"[^\s,/]+/(?=[^\s,])")
 _CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 
@@ -123,27 +102,16 @@ def read_audit_data(folders: Sequence[Path], steps: Container[int] | None = None
     if twice := sorted({str(run.folder) for run in runs if [r.folder for r in runs].count(run.folder) > 1}):
         raise ConfigError(f"run {twice[0]} is given twice: its scores would count double")
     labels = [name if names.count(name) == 1 else str(run.folder) for name, run in zip(names, runs, strict=True)]
-    notes: list[str] = []
-    scorers: dict[str, Scorer] = {}
-    rows: list[tuple[Any, ...]] = []
-    heldout: list[tuple[Any, ...]] = []
-    texts: dict[str, str] = {}
-    policies: dict[tuple[str, str], str] = {}
-    criteria: dict[_Scored, Mapping[str, float]] = {}
+    found = _Found()
     for label, run in zip(labels, runs, strict=True):
-        reader = _RunReader(label, run, steps, notes, scorers)
-        rows += reader.action_rows()
-        heldout += reader.heldout_rows()
-        texts |= reader.texts
-        policies |= reader.policies
-        criteria |= reader.criteria
+        _RunReader(label, run, steps, found).read()
     return AuditData(
-        actions=_with_criteria(_with_policies(make_frame(rows), policies), criteria),
-        heldout=pd.DataFrame(heldout, columns=["run", "pipeline", "step", "task", "category", "outcome"]),
-        scorers=scorers,
-        notes=notes,
+        actions=found.table(),
+        heldout=pd.DataFrame(found.heldout, columns=["run", "pipeline", "step", "task", "category", "outcome"]),
+        scorers=found.scorers,
+        notes=found.notes,
         runs={label: run.folder for label, run in zip(labels, runs, strict=True)},
-        texts=texts,
+        texts=found.texts,
     )
 
 
@@ -183,61 +151,79 @@ def style_of(text: str, code: str | None) -> tuple[float, float, float]:
     )
 
 
-class _RunReader:
-    """Rows of one run. What cannot be read becomes a note."""
+@dataclass
+class _Found:
+    """What was read of all runs. scores: each with the place of its action among `actions`; criteria: of each score,
+    by name."""
 
-    def __init__(
-        self, name: str, run: Run, steps: Container[int] | None, notes: list[str], scorers: dict[str, Scorer]
-    ) -> None:
-        self._name, self._run, self._steps, self._notes, self._scorers = name, run, steps, notes, scorers
-        self._config = _config_of(run, notes)
+    actions: list[tuple[Any, ...]] = field(default_factory=list)
+    scores: list[tuple[Any, ...]] = field(default_factory=list)
+    criteria: list[Mapping[str, float]] = field(default_factory=list)
+    heldout: list[tuple[Any, ...]] = field(default_factory=list)
+    scorers: dict[str, Scorer] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def table(self) -> pd.DataFrame:
+        scores = pd.DataFrame.from_records(self.scores, columns=["place", *_OF_SCORE])
+        actions = pd.DataFrame.from_records(self.actions, columns=[*_OF_ACTION, *_OF_REPLY, "policy"])
+        frame = actions.loc[scores.pop("place")].reset_index(drop=True).join(scores)
+        frame = typed(frame[[*COLUMNS, "policy"]]).astype({"policy": "category"})
+        names = sorted({name for one in self.criteria for name in one})
+        return frame.assign(**{CRITERION + name: [one.get(name, math.nan) for one in self.criteria] for name in names})
+
+    def register(self, scorer: Scorer) -> str:
+        """The name under which the scorer's rows go: equal scorers of several runs share one."""
+        for name, known in self.scorers.items():
+            if known == scorer:
+                return name
+        name = scorer.name
+        if name in self.scorers:
+            what = f"{scorer.coach}, prompt {scorer.prompt[:7] or 'none'}, repeat {scorer.repeat}"
+            name = f"{name} ({what}, outcome shown: {scorer.outcome_to})"
+        self.scorers[name] = scorer
+        return name
+
+
+class _RunReader:
+    """Reads one run. What cannot be read becomes a note."""
+
+    def __init__(self, name: str, run: Run, steps: Container[int] | None, found: _Found) -> None:
+        self._name, self._run, self._steps, self._found = name, run, steps, found
+        self._config = _config_of(run, found.notes)
         # Where the settings cannot be read, no agreement with the outcome counts as the coach's own merit.
         self._outcome_to = self._config.coach.evidence.ground_truth if self._config is not None else "all"
-        self._evidence = _evidence_of(self._config)
-        self.texts: dict[str, str] = {}
-        self.policies: dict[tuple[str, str], str] = {}
-        self.criteria: dict[_Scored, Mapping[str, float]] = {}
 
-    def action_rows(self) -> list[tuple[Any, ...]]:
-        """One row for each action and scorer: the run's own scores, then each rescore's."""
-        actions: dict[str, _Read] = {}
-        own: list[tuple[_Read, CoachScore | None]] = []
+    def read(self) -> None:
+        """Its actions, each once; the run's own scores of them, then each rescore's; and what it held out."""
+        places: dict[str, int] = {}
+        own: list[tuple[int, CoachScore]] = []
         for step, scored in self._episodes("step"):
-            for read, score in self._read_episode(step, scored):
-                actions[read.action] = read
-                own.append((read, score))
-        if not actions:
-            self._notes.append(f"run {self._name}: no training episodes in {self._run.folder / 'episodes'}")
-            return []
-        known_scores = [score for _, score in own if score is not None]
-        rows = self._rows(own, replace(_main_scorer(known_scores, self._outcome_to), evidence=self._evidence))
-        rows = rows if any(score is not None for _, score in own) else []
+            for action, row in self._rows_of(step, scored.episode):
+                place = places[action.id] = len(self._found.actions)
+                self._found.actions.append(row)
+                if (score := scored.scores.get(action.id)) is not None:
+                    own.append((place, score))
+        self._add_heldout()
+        if not places:
+            self._note([f"no training episodes in {self._run.folder / 'episodes'}"])
+            return
+        scores_before = len(self._found.scores)
+        main = _main_scorer([score for _, score in own], self._outcome_to)
+        self._add_scores(own, replace(main, evidence=_evidence_of(self._config)))
         for scorer, scores in self._rescores():
-            known = [(actions[key], score) for key, score in scores.items() if key in actions]
+            known = [(places[key], score) for key, score in scores.items() if key in places]
             if missing := len(scores) - len(known):
-                self._notes.append(
-                    f"run {self._name}: rescore {scorer.label}: {missing} scores of actions not in the run"
-                )
-            rows += self._rows(known, scorer)
-        if not rows:
-            self._notes.append(
-                f"run {self._name}: none of its {len(actions)} actions has a coach score: nothing to audit"
-            )
-        return rows
+                self._note([f"rescore {scorer.label}: {missing} scores of actions not in the run"])
+            self._add_scores(known, scorer)
+        if len(self._found.scores) == scores_before:
+            self._note([f"none of its {len(places)} actions has a coach score: nothing to audit"])
 
-    def heldout_rows(self) -> list[tuple[Any, ...]]:
-        return [
-            (
-                self._name,
-                episode.pipeline,
-                step,
-                episode.task_id,
-                episode.task_category,
-                float(episode.outcome.success),
-            )
-            for step, (episode, _) in self._episodes("eval")
-            if episode.infra_error is None
-        ]
+    def _add_heldout(self) -> None:
+        for step, (episode, _) in self._episodes("eval"):
+            if episode.infra_error is None:
+                about = (self._name, episode.pipeline, step, episode.task_id, episode.task_category)
+                self._found.heldout.append((*about, float(episode.outcome.success)))
 
     def _episodes(self, kind: Literal["step", "eval"]) -> Iterator[tuple[int, ScoredEpisode]]:
         """The episodes of `episodes/<kind>-*.jsonl`, each with its step."""
@@ -251,21 +237,30 @@ class _RunReader:
             self._note(problems)
 
     def _note(self, problems: Iterable[str]) -> None:
-        self._notes += [f"run {self._name}: {problem}" for problem in problems]
+        self._found.notes += [f"run {self._name}: {problem}" for problem in problems]
 
-    def _read_episode(self, step: int, scored: ScoredEpisode) -> Iterator[tuple[_Read, CoachScore | None]]:
-        episode, scores = scored
-        shared = (self._name, episode.pipeline, step, episode.id, episode.task_id, episode.task_category)
+    def _rows_of(self, step: int, episode: Episode) -> Iterator[tuple[Action, tuple[Any, ...]]]:
+        """Each action with what the table has of it beside its scores."""
+        about = (self._name, episode.pipeline, step, episode.id, episode.task_id, episode.task_category)
         outcome = float(episode.outcome.success) if episode.infra_error is None else math.nan
         last = max((action.index for action in episode.actions), default=-1)
         if episode.actions:
-            self.texts.setdefault(episode.task_id, episode.actions[0].prompt_text)
-        for action in episode.actions:
-            self.policies[self._name, action.role] = self._model_of(action.policy)
-        for action in episode.actions:
-            yield _read_action(action, shared, outcome, action.index == last), scores.get(action.id)
-        for action in episode.rejected_candidates:  # drawn and scored, but no outcome followed from them
-            yield _read_action(action, shared, math.nan, last=False), scores.get(action.id)
+            self._found.texts.setdefault(episode.task_id, episode.actions[0].prompt_text)
+        rejected = {action.id for action in episode.rejected_candidates}
+        for action in (*episode.actions, *episode.rejected_candidates):
+            is_followed = action.id not in rejected  # of the others, though scored, no outcome followed
+            yield (
+                action,
+                (
+                    *(*about, action.id, action.role, action.turn, is_followed and action.index == last),
+                    outcome if is_followed else math.nan,
+                    len(action.response_ids),
+                    *style_of(action.text, action.code),
+                    action.code is not None,
+                    _state_of(action),
+                    self._model_of(action.policy),
+                ),
+            )
 
     def _model_of(self, policy: str) -> str:
         if self._config is None:
@@ -280,58 +275,31 @@ class _RunReader:
             yield _rescorer(coach, label, list(scores.values()), self._outcome_to), scores
         self._note(problems)
 
-    def _rows(self, pairs: Sequence[tuple[_Read, CoachScore | None]], scorer: Scorer) -> list[tuple[Any, ...]]:
-        rater = self._register(scorer)
-        rows, unreadable = [], 0
-        for read, score in pairs:
-            if score is None:
-                continue
+    def _add_scores(self, pairs: Sequence[tuple[int, CoachScore]], scorer: Scorer) -> None:
+        """pairs: the place of an action, and its score."""
+        if not pairs:
+            return
+        rater, unreadable = self._found.register(scorer), 0
+        for place, score in pairs:
             status = str(score.status)
             value = _score(score.process_0_10) if status == "scored" else math.nan
             if status == "scored" and math.isnan(value):
                 status, unreadable = "failed", unreadable + 1
             coach, prompt = score.model or scorer.coach, score.prompt_hash or scorer.prompt
-            rows.append((*read.before, rater, coach, prompt, status, value, *read.after))
-            if score.criteria:
-                by_name = {one.name: _score(one.score_0_10) for one in score.criteria}
-                self.criteria[self._name, rater, read.action] = by_name
+            self._found.scores.append((place, rater, coach, prompt, status, value))
+            self._found.criteria.append({one.name: _score(one.score_0_10) for one in score.criteria})
         if unreadable:
-            self._notes.append(
-                f"run {self._name}: {unreadable} of {len(rows)} scores of {rater} are not numbers from 0 to 10; "
-                "they count as failed calls"
+            self._note(
+                [
+                    f"{unreadable} of {len(pairs)} scores of {rater} are not numbers from 0 to 10; "
+                    "they count as failed calls"
+                ]
             )
-        return rows
-
-    def _register(self, scorer: Scorer) -> str:
-        """The name under which the scorer's rows go: equal scorers of several runs share one."""
-        for name, known in self._scorers.items():
-            if known == scorer:
-                return name
-        name = scorer.name
-        if name in self._scorers:
-            what = f"{scorer.coach}, prompt {scorer.prompt[:7] or 'none'}, repeat {scorer.repeat}"
-            name = f"{name} ({what}, outcome shown: {scorer.outcome_to})"
-        self._scorers[name] = scorer
-        return name
 
 
-@dataclass(frozen=True)
-class _Read:
-    """An action's columns before and after those of its score."""
-
-    action: str
-    before: tuple[Any, ...]
-    after: tuple[Any, ...]
-
-
-def _read_action(action: Action, shared: tuple[Any, ...], outcome: float, last: bool) -> _Read:
+def _state_of(action: Action) -> str:
     state = str(action.execution.state) if action.execution is not None else "no code"
-    if action.finish_reason == "length":
-        state += ", cut"
-    before = (*shared, action.id, action.role, action.turn, last)
-    style = style_of(action.text, action.code)
-    after = (outcome, len(action.response_ids), *style, action.code is not None, state)
-    return _Read(action.id, before, after)
+    return f"{state}, cut" if action.finish_reason == "length" else state
 
 
 def _score(value: float | None) -> float:
@@ -350,27 +318,6 @@ def _config_of(run: Run, notes: list[str]) -> RunConfig | None:
 def _evidence_of(config: RunConfig | None) -> dict[str, str]:
     shown = {} if config is None else config.coach.evidence.model_dump(mode="json")
     return {f"{_EVIDENCE}{key}": str(value) for key, value in shown.items()}
-
-
-def _with_policies(frame: pd.DataFrame, policies: Mapping[tuple[str, str], str]) -> pd.DataFrame:
-    """The table with the model that played each action's role."""
-    pairs = frame.groupby(["run", "role"], observed=True).ngroup()
-    names = sorted(set(policies.values()))
-    keys = list(frame.groupby(["run", "role"], observed=True).size().index)
-    models = np.array([names.index(policies[str(run), str(role)]) for run, role in keys], np.int64)
-    return frame.assign(policy=category(models[pairs] if len(frame) else np.zeros(0, np.int64), names))
-
-
-def _with_criteria(frame: pd.DataFrame, given: Mapping[_Scored, Mapping[str, float]]) -> pd.DataFrame:
-    """The table with a column of scores for each criterion, where there are some."""
-    if not given:
-        return frame
-    keys = list(zip(*(frame[column].astype(str) for column in ("run", "rater", "action")), strict=True))
-    columns = {
-        CRITERION + name: np.array([given.get(key, {}).get(name, math.nan) for key in keys], np.float64)
-        for name in sorted({name for one in given.values() for name in one})
-    }
-    return frame.assign(**columns)
 
 
 def _main_scorer(scores: Sequence[CoachScore], outcome_to: str) -> Scorer:

@@ -187,7 +187,7 @@ class _Reply:
         value = self.value("score")
         if value is None:
             return None
-        if isinstance(value, bool | str) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{self.place}: the score is no number but {brief(value)}")
         if not low <= value <= high:
             raise ConfigError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores
+from coachrl.runs.folder import Run
+from coachrl.runs.records import read_episodes, scores_of_rescores
+from coachrl.types import Action, CoachScore
 
 
 @dataclass(frozen=True)
@@ -23,34 +25,21 @@ class ActionText:
 def find_texts(runs: Mapping[str, Path], wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], ActionText]:
     """(run, action id) -> its texts, for those that are found. runs: name -> folder."""
     found: dict[tuple[str, str], ActionText] = {}
-    said: list[str] = []  # by the table's reader already
     for name, folder in runs.items():
         ids = {action for run, action in wanted if run == name}
         if not ids:
             continue
-        rationales = _rescore_rationales(folder, ids)
-        for path in sorted((folder / "episodes").glob("step-*.jsonl")):
-            for scored in read_episodes(path, said):
-                found |= {(name, key): text for key, text in _texts(scored, ids, rationales)}
+        said: list[str] = []  # by the table's reader already
+        rescores = scores_of_rescores(folder, said)
+        for path in Run(folder).episode_files("step"):
+            for episode, scores in read_episodes(path, said):
+                by_rater = {"": scores, **rescores}
+                found |= {(name, a.id): _text_of(a, by_rater) for a in episode.actions if a.id in ids}
     return found
 
 
-def _texts(
-    scored: ScoredEpisode, ids: Collection[str], rationales: Mapping[str, Mapping[str, str]]
-) -> Iterator[tuple[str, ActionText]]:
-    for action in scored.episode.actions:
-        if action.id not in ids:
-            continue
-        own = scored.scores.get(action.id)
-        streams = () if action.execution is None else (action.execution.stdout, action.execution.stderr)
-        said = {"": "" if own is None else own.rationale, **rationales.get(action.id, {})}
-        output = "\n".join(stream for stream in streams if stream)
-        yield action.id, ActionText(action.role, action.prompt_text, action.text, output, said)
-
-
-def _rescore_rationales(folder: Path, ids: Collection[str]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for label, scores in scores_of_rescores(folder, []).items():
-        for key in scores.keys() & set(ids):
-            found.setdefault(key, {})[label] = scores[key].rationale
-    return found
+def _text_of(action: Action, by_rater: Mapping[str, Mapping[str, CoachScore]]) -> ActionText:
+    streams = () if action.execution is None else (action.execution.stdout, action.execution.stderr)
+    output = "\n".join(stream for stream in streams if stream)
+    rationales = {rater: scores[action.id].rationale for rater, scores in by_rater.items() if action.id in scores}
+    return ActionText(action.role, action.prompt_text, action.text, output, {"": "", **rationales})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from coachrl.audit.data.frame import category
 from coachrl.stats import RESAMPLES, UNLIMITED, Estimate, Limits, Resampler, Sums, estimate, ratio
 
+Floats = NDArray[np.float64]
+Statistic = Callable[[Floats], Floats]
+"""A function of sums over rows, a value for each resample."""
 OUTCOMES = ("failure", "success")
 PERIODS = ("early", "late")
 
@@ -39,6 +43,12 @@ class Sample:
         codes = np.asarray(scored["task"].cat.codes, np.int64)
         return cls(scored, codes, Resampler(len(scored["task"].cat.categories), resamples, seed))
 
+    @classmethod
+    def of_tasks(cls, tasks: Sequence[str] | pd.Series, resamples: int = RESAMPLES, seed: int = 0) -> Sample:
+        """A row for each of `tasks`, of one step and without an outcome, for values that are no column of the table."""
+        rows = pd.DataFrame({"task": list(map(str, tasks)), "score": 0.0, "outcome": np.nan, "step": 0})
+        return cls.of(rows.astype({"task": "category"}), resamples, seed)
+
     def where(self, mask: pd.Series) -> Sample:
         """The rows that `mask` keeps, under the same draws of tasks."""
         keep_N = mask.to_numpy(bool)
@@ -46,9 +56,7 @@ class Sample:
 
     def levels(self, column: str) -> list[str]:
         """The values of a column that occur, in order."""
-        return [
-            str(value) for value in self.frame[column].astype("category").cat.remove_unused_categories().cat.categories
-        ]
+        return [value for (value,) in self.labels((column,))]
 
     def codes(self, columns: Sequence[str]) -> tuple[NDArray[np.int64], int]:
         """(number of each row's combination of values, how many combinations occur)."""
@@ -58,6 +66,35 @@ class Sample:
             codes = np.asarray(self.frame.groupby(list(columns), observed=True, sort=True).ngroup(), np.int64)
             self._codes[tuple(columns)] = codes, int(codes.max()) + 1
         return self._codes[tuple(columns)]
+
+    def labels(self, columns: Sequence[str]) -> list[tuple[str, ...]]:
+        """The values of each combination that occurs, in the order of `codes`."""
+        if not columns:
+            return [()]
+        keys = self.frame.groupby(list(columns), observed=True, sort=True).size().index
+        return [tuple(map(str, key if isinstance(key, tuple) else (key,))) for key in keys]
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks occur."""
+        return len(np.unique(self.task_codes_N))
+
+    def total(
+        self,
+        statistic: Statistic,
+        *values_N: Floats,
+        cells: tuple[NDArray[np.int64], int] | None = None,
+        n: int | None = None,
+        **about: Any,
+    ) -> Estimate:
+        """A function of sums, of ones and of each of `values_N`: over all rows, [resamples, 1 + values], or over the
+        rows of each cell, [resamples, cells, 1 + values]. about: as `coachrl.stats.estimate` takes it."""
+        found = self.sums(*(cells or self.codes(())), *values_N)
+        points, boots = found.point_KV[None], found.boot_RKV
+        if cells is None:
+            points, boots = points[:, 0], boots[:, 0]
+        value = float(statistic(points)[0])
+        return estimate(value, statistic(boots), len(self.frame) if n is None else n, self.tasks, **about)
 
     def sums(self, cells_N: NDArray[np.int64], cells: int, *values_N: NDArray[np.float64]) -> Sums:
         return self.resampler.sums(self.task_codes_N, cells_N, values_N, cells)

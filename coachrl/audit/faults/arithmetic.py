@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
+from operator import add, mul, sub, truediv
 
 import numpy as np
 
-from coachrl.audit.faults.planted import Place, PlantedFault, Replies, fenced, in_turn
+from coachrl.audit.faults.planted import Place, PlantedFault, Replies, fenced, in_turn, planted
 from coachrl.pipelines.base import Pipeline
 from coachrl.seeding import generator
 from coachrl.tasks.math.problems import MathTruth
@@ -18,12 +20,7 @@ from coachrl.types import Task
 
 LEVELS = (3, 4, 5)  # so many steps: a fault in one of several
 _TRIES = 40
-_OPERATIONS: dict[str, Callable[[Fraction, int], Fraction]] = {
-    "+": lambda value, b: value + b,
-    "-": lambda value, b: value - b,
-    "*": lambda value, b: value * b,
-    "/": lambda value, b: value / b,
-}
+_OPERATIONS: dict[str, Callable[[Fraction, int], Fraction]] = {"+": add, "-": sub, "*": mul, "/": truediv}
 
 
 @dataclass(frozen=True)
@@ -83,21 +80,16 @@ def _a_sign(chain: Chain, rng: np.random.Generator) -> Chain:
     places = [place for place, (operator, _) in enumerate(chain.steps) if operator in "+-"]
     if not places:
         return chain
-    place = int(rng.choice(places))
-    operator, b = chain.steps[place]
-    return _with_step(chain, place, ({"+": "-", "-": "+"}[operator], b))
+    return _changed(chain, int(rng.choice(places)), lambda operator, b: ({"+": "-", "-": "+"}[operator], b))
 
 
 def _a_unit(chain: Chain, rng: np.random.Generator) -> Chain:
-    place = int(rng.integers(len(chain.steps)))
-    operator, b = chain.steps[place]
-    return _with_step(chain, place, (operator, 12 * b))
+    return _changed(chain, int(rng.integers(len(chain.steps))), lambda operator, b: (operator, 12 * b))
 
 
 def _off_by_one(chain: Chain, rng: np.random.Generator) -> Chain:
-    place = int(rng.integers(len(chain.steps)))
-    operator, b = chain.steps[place]
-    return _with_step(chain, place, (operator, max(1, b + int(rng.choice([-1, 1])))))
+    place, by = int(rng.integers(len(chain.steps))), int(rng.choice([-1, 1]))
+    return _changed(chain, place, lambda operator, b: (operator, max(1, b + by)))
 
 
 def _left_out(chain: Chain, rng: np.random.Generator) -> Chain:
@@ -110,8 +102,9 @@ def _a_slip(chain: Chain, rng: np.random.Generator) -> Chain:
     return replace(chain, slip=(int(rng.integers(max(1, len(chain.steps) - 1))), int(rng.choice([-2, -1, 1, 2]))))
 
 
-def _with_step(chain: Chain, place: int, step: tuple[str, int]) -> Chain:
-    return replace(chain, steps=(*chain.steps[:place], step, *chain.steps[place + 1 :]))
+def _changed(chain: Chain, place: int, change: Callable[[str, int], tuple[str, int]]) -> Chain:
+    """The chain with one other step."""
+    return replace(chain, steps=(*chain.steps[:place], change(*chain.steps[place]), *chain.steps[place + 1 :]))
 
 
 Spoiler = Callable[[Chain, np.random.Generator], Chain]
@@ -148,35 +141,35 @@ def _misread(value: int, chain: Chain, number: int) -> tuple[str, int]:
 def mathchat_faults(seed: int) -> Iterator[list[PlantedFault]]:
     """For one word problem after another: a fault of each action of the team, and one of two agents at once."""
     for number, (task, chain, rng) in enumerate(_problems(seed)):
-        sound = _mathchat(chain.draft(), chain, chain.result, chain.result)
-        found = []
-        if (slip := spoiled(chain, DRAFTED, number, rng)) is not None:
-            name, wrong = slip
-            found.append(_fault(task, f"draft: {name}", sound, _handed_on(wrong, wrong), ("problem_solver", 0)))
-            if (second := spoiled(wrong, SPOILERS, number + 1, rng)) is not None and second[1].result != chain.result:
-                both = _handed_on(wrong, second[1])
-                places: list[Place] = [("problem_solver", 0), ("code_executor", 0)]
-                found.append(_fault(task, "draft and code, each with a fault of its own", sound, both, *places))
-        if (slip := spoiled(chain, SPOILERS, number + 2, rng)) is not None:
-            faulty = _handed_on(chain, slip[1])
-            found.append(_fault(task, f"code: {slip[0]}", sound, faulty, ("code_executor", 0)))
-        name, said = _misread(chain.result, chain, number)
-        faulty = _mathchat(chain.draft(), chain, said, said)
-        found.append(_fault(task, f"report: {name}", sound, faulty, ("code_executor", 1)))
-        name, said = _misread(chain.result, chain, number + 1)
-        faulty = _mathchat(chain.draft(), chain, chain.result, said)
-        found.append(_fault(task, f"a right answer overruled: {name}", sound, faulty, ("verifier", 0)))
-        yield found
+        yield list(_mathchat_faults_of(number, task, chain, rng))
 
 
-def _handed_on(drafted: Chain, computed: Chain) -> Replies:
-    return _mathchat(drafted.draft(), computed, computed.result, computed.result)
+def _mathchat_faults_of(number: int, task: Task, chain: Chain, rng: np.random.Generator) -> Iterator[PlantedFault]:
+    plant = partial(planted, task, _mathchat(chain))
+    if (slip := spoiled(chain, DRAFTED, number, rng)) is not None:
+        name, wrong = slip
+        yield plant(f"draft: {name}", _mathchat(wrong), ("problem_solver", 0))
+        if (second := spoiled(wrong, SPOILERS, number + 1, rng)) is not None and second[1].result != chain.result:
+            places: list[Place] = [("problem_solver", 0), ("code_executor", 0)]
+            yield plant("draft and code, each with a fault of its own", _mathchat(wrong, second[1]), *places)
+    if (slip := spoiled(chain, SPOILERS, number + 2, rng)) is not None:
+        yield plant(f"code: {slip[0]}", _mathchat(chain, slip[1]), ("code_executor", 0))
+    name, said = _misread(chain.result, chain, number)
+    yield plant(f"report: {name}", _mathchat(chain, reported=said), ("code_executor", 1))
+    name, said = _misread(chain.result, chain, number + 1)
+    yield plant(f"a right answer overruled: {name}", _mathchat(chain, answered=said), ("verifier", 0))
 
 
-def _mathchat(draft: str, computed: Chain, reported: int, answered: int) -> Replies:
+def _mathchat(
+    drafted: Chain, computed: Chain | None = None, reported: int | None = None, answered: int | None = None
+) -> Replies:
+    """What the team says. Whoever is given nothing of its own goes on with what it was handed."""
+    computed = drafted if computed is None else computed
+    reported = computed.result if reported is None else reported
+    answered = reported if answered is None else answered
     overruled = "" if answered == reported else f"The code gives {reported}, but going through the problem again, "
     return {
-        "problem_solver": (draft,),
+        "problem_solver": (drafted.draft(),),
         "code_executor": (fenced(computed.program()), f"The program gives {reported}."),
         "verifier": (f"{overruled}the answer is \\boxed{{{answered}}}",),
     }
@@ -187,29 +180,33 @@ def math_duo_faults(pipeline: Pipeline, seed: int) -> Iterator[list[PlantedFault
     the other's work is seen; and a right one given up for the other's wrong one, in the second turn."""
     has_judge = any(role.name == "judge" for role in pipeline.roles)
     for number, (task, chain, rng) in enumerate(_problems(seed)):
-        right, right_code = _argued(chain), fenced(chain.program())
-        judged = {"judge": (f"Both agree: \\boxed{{{chain.result}}}",)} if has_judge else {}
-        sound: Replies = {"reasoner": (right,), "tool_user": (right_code,), **judged}
-        found = []
-        if (slip := spoiled(chain, DRAFTED, number, rng)) is not None:
-            name, wrong = slip
-            faulty: Replies = {**sound, "reasoner": (_argued(wrong), right)}
-            found.append(_fault(task, f"reasoning: {name}", sound, faulty, ("reasoner", 0)))
-            faulty = {**faulty, "tool_user": (right_code, fenced(wrong.program()), right_code)}
-            places: list[Place] = [("reasoner", 0), ("tool_user", 1)]
-            found.append(_fault(task, "a right program given up for a wrong argument", sound, faulty, *places))
-        if (slip := spoiled(chain, SPOILERS, number + 1, rng)) is not None:
-            name, wrong = slip
-            faulty = {**sound, "tool_user": (fenced(wrong.program()), right_code)}
-            found.append(_fault(task, f"code: {name}", sound, faulty, ("tool_user", 0)))
-            faulty = {**faulty, "reasoner": (right, _argued(wrong), right)}
-            places = [("tool_user", 0), ("reasoner", 1)]
-            found.append(_fault(task, "a right argument given up for a wrong program", sound, faulty, *places))
-        if has_judge:
-            name, said = _misread(chain.result, chain, number)
-            faulty = {**sound, "judge": (f"Going through the problem again: \\boxed{{{said}}}",)}
-            found.append(_fault(task, f"a right answer overruled: {name}", sound, faulty, ("judge", 0)))
-        yield found
+        yield list(_math_duo_faults_of(number, task, chain, rng, has_judge))
+
+
+def _math_duo_faults_of(
+    number: int, task: Task, chain: Chain, rng: np.random.Generator, has_judge: bool
+) -> Iterator[PlantedFault]:
+    right, right_code = _argued(chain), fenced(chain.program())
+    sound: dict[str, tuple[str, ...]] = {"reasoner": (right,), "tool_user": (right_code,)}
+    if has_judge:
+        sound["judge"] = (f"Both agree: \\boxed{{{chain.result}}}",)
+    plant = partial(planted, task, sound)
+    if (slip := spoiled(chain, DRAFTED, number, rng)) is not None:
+        name, wrong = slip
+        faulty = {**sound, "reasoner": (_argued(wrong), right)}
+        yield plant(f"reasoning: {name}", faulty, ("reasoner", 0))
+        faulty = {**faulty, "tool_user": (right_code, fenced(wrong.program()), right_code)}
+        yield plant("a right program given up for a wrong argument", faulty, ("reasoner", 0), ("tool_user", 1))
+    if (slip := spoiled(chain, SPOILERS, number + 1, rng)) is not None:
+        name, wrong = slip
+        faulty = {**sound, "tool_user": (fenced(wrong.program()), right_code)}
+        yield plant(f"code: {name}", faulty, ("tool_user", 0))
+        faulty = {**faulty, "reasoner": (right, _argued(wrong), right)}
+        yield plant("a right argument given up for a wrong program", faulty, ("tool_user", 0), ("reasoner", 1))
+    if has_judge:
+        name, said = _misread(chain.result, chain, number)
+        faulty = {**sound, "judge": (f"Going through the problem again: \\boxed{{{said}}}",)}
+        yield plant(f"a right answer overruled: {name}", faulty, ("judge", 0))
 
 
 def _argued(chain: Chain) -> str:
@@ -224,7 +221,3 @@ def _problems(seed: int) -> Iterator[tuple[Task, Chain, np.random.Generator]]:
         for task in generate_word_problems(count, LEVELS, seed, "heldout")[done:]:
             yield task, Chain.of(task), generator(seed, "planted faults", task.id)
         done, count = count, 2 * count
-
-
-def _fault(task: Task, name: str, sound: Replies, faulty: Replies, *culprits: Place) -> PlantedFault:
-    return PlantedFault(task, name, frozenset(culprits), sound, faulty)

@@ -4,10 +4,9 @@ known because they were planted (`planted`), scored beside the same teams withou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pandas as pd
 
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.faults.planted import Place
@@ -79,22 +78,20 @@ def summarize_cases(
         notes = [*notes, f"{len(cases) - len(whole)} of {len(cases)} planted faults have an action without a score"]
     if not whole:
         return FaultLocalization(cases, None, None, None, {}, notes or ["no fault was played"])
-    frame = pd.DataFrame({"task": [case.task for case in whole], "score": 0.0, "outcome": np.nan, "step": 0})
-    frame["fault"] = [case.kind for case in whole]
-    frame["task"] = frame["task"].astype("category")
-    sample = Sample.of(frame, resamples, seed)
+    sample = Sample.of_tasks([case.task for case in whole], resamples, seed)
 
     def mean(figure: Callable[[FaultCase], float], limits: Limits = SHARE) -> Estimate:
         return sample.mean(np.array([figure(case) for case in whole]), of="cases", limits=limits)
 
     lost_most_N = np.array([_lost_most(case) for case in whole])
-    by_fault = sample.means(("fault",), lost_most_N, of="cases", limits=SHARE)
+    kinds = replace(sample, frame=sample.frame.assign(fault=[case.kind for case in whole]))
+    by_fault = kinds.means(("fault",), lost_most_N, of="cases", limits=SHARE)
     return FaultLocalization(
         cases=cases,
         accuracy=mean(_scored_lowest),
         innocent_loss=mean(lambda case: _loss(case, of_culprits=False), SCORE_CHANGE),
         culprit_loss=mean(lambda case: _loss(case, of_culprits=True), SCORE_CHANGE),
-        by_fault=dict(zip(sorted(frame["fault"].unique()), by_fault, strict=True)),
+        by_fault=dict(zip(kinds.levels("fault"), by_fault, strict=True)),
         notes=notes,
         against_sound=mean(_lost_most),
         ordered=mean(_ordered),
@@ -131,14 +128,6 @@ def _blames_all(case: FaultCase) -> float:
     return len(case.culprits) / len(case.scores)
 
 
-def _blames_the_first(case: FaultCase) -> float:
-    return float(next(iter(case.scores)) in case.culprits)
-
-
-def _blames_the_last(case: FaultCase) -> float:
-    return float(list(case.scores)[-1] in case.culprits)
-
-
 def _blames_who_crashed(case: FaultCase) -> float:
     """The first whose code failed; all alike where none did."""
     crashed = [place for place in case.scores if place in case.crashed]
@@ -147,8 +136,8 @@ def _blames_who_crashed(case: FaultCase) -> float:
 
 BLIND: Mapping[str, Callable[[FaultCase], float]] = {
     "the same score for all": _blames_all,
-    "always the first action": _blames_the_first,
-    "always the last action": _blames_the_last,
+    "always the first action": lambda case: float(next(iter(case.scores)) in case.culprits),
+    "always the last action": lambda case: float(list(case.scores)[-1] in case.culprits),
     "the first whose code fails": _blames_who_crashed,
 }
 """What a coach must beat: blame that reads nothing."""

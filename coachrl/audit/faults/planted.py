@@ -29,6 +29,10 @@ class PlantedFault:
     faulty: Replies
 
 
+def planted(task: Task, sound: Replies, fault: str, faulty: Replies, *culprits: Place) -> PlantedFault:
+    return PlantedFault(task, fault, frozenset(culprits), sound, faulty)
+
+
 def in_turn(options: Sequence[T], number: int) -> Iterator[T]:
     """All options, beginning with another one for each number."""
     first = number % len(options)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
-from coachrl.audit.faults.planted import Place, PlantedFault, Replies, fenced, in_turn
+from coachrl.audit.faults.planted import PlantedFault, Replies, fenced, in_turn, planted
 from coachrl.seeding import generator
 from coachrl.tasks.code.problems import CodeTruth, load_coop_code
 from coachrl.types import Task
@@ -44,24 +45,13 @@ def _faults_of(task: Task, number: int, rng: np.random.Generator) -> Iterator[Pl
     wrong = fenced(options[int(rng.integers(len(options)))])
     right, right_tests, bad_tests = fenced(truth.reference), fenced("\n".join(tests)), fenced("\n".join(wrong_tests))
     sound: Replies = {"coder": (right,), "tester": (right_tests,)}
-    yield _fault(task, f"program: {kind}", sound, {**sound, "coder": (wrong, right)}, ("coder", 0))
-    yield _fault(task, "tests: a wrong value", sound, {**sound, "tester": (bad_tests, right_tests)}, ("tester", 0))
-    yield _fault(
-        task,
-        "a right program given up for wrong tests",
-        sound,
-        {"coder": (right, wrong, right), "tester": (bad_tests, right_tests)},
-        ("tester", 0),
-        ("coder", 1),
-    )
-    yield _fault(
-        task,
-        "right tests given up for a wrong program",
-        sound,
-        {"coder": (wrong, right), "tester": (right_tests, bad_tests, right_tests)},
-        ("coder", 0),
-        ("tester", 1),
-    )
+    plant = partial(planted, task, sound)
+    yield plant(f"program: {kind}", {**sound, "coder": (wrong, right)}, ("coder", 0))
+    yield plant("tests: a wrong value", {**sound, "tester": (bad_tests, right_tests)}, ("tester", 0))
+    faulty: Replies = {"coder": (right, wrong, right), "tester": (bad_tests, right_tests)}
+    yield plant("a right program given up for wrong tests", faulty, ("tester", 0), ("coder", 1))
+    faulty = {"coder": (wrong, right), "tester": (right_tests, bad_tests, right_tests)}
+    yield plant("right tests given up for a wrong program", faulty, ("coder", 0), ("tester", 1))
 
 
 def mutants(program: str) -> list[tuple[str, str]]:
@@ -136,7 +126,3 @@ def _another(value: object) -> object:
             return value[:-1]
         case _:
             return value
-
-
-def _fault(task: Task, name: str, sound: Replies, faulty: Replies, *culprits: Place) -> PlantedFault:
-    return PlantedFault(task, name, frozenset(culprits), sound, faulty)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.faults.planted import Place, PlantedFault, Replies, fenced
+from coachrl.audit.faults.planted import Place, PlantedFault, Replies, fenced, planted
 from coachrl.pipelines.base import Pipeline
 from coachrl.seeding import generator
 from coachrl.tasks.tabular.grading import TabularTruth, sorted_labels
@@ -85,20 +86,16 @@ def table_faults(pipeline: Pipeline, folder: Path, seed: int) -> Iterator[list[P
 
 def _faults_of(task: Task, looks: Mapping[str, bool], number: int, rng: np.random.Generator) -> Iterator[PlantedFault]:
     programs = _programs(task.category, rng)
-    sound = _replies(programs, looks)
+    plant = partial(planted, task, _replies(programs, looks))
     chosen: list[Slip] = []
     for role in _LOOKS:
         slips = [slip for slip in SLIPS if slip.role == role and slip.only in ("", task.category)]
         chosen += [slips[(2 * number + one) % len(slips)] for one in range(2)]
     for slip in chosen:
-        faulty = _replies(_with(programs, slip), looks)
-        yield PlantedFault(task, slip.name, frozenset({_place(slip, looks)}), sound, faulty)
-    first, second = rng.choice(3, 2, replace=False)
-    pair = chosen[2 * first], chosen[2 * second]
-    faulty = _replies(_with(_with(programs, pair[0]), pair[1]), looks)
-    yield PlantedFault(
-        task, "two agents, each with a fault", frozenset(_place(slip, looks) for slip in pair), sound, faulty
-    )
+        yield plant(slip.name, _replies(_with(programs, slip), looks), _place(slip, looks))
+    first, second = (chosen[2 * role] for role in rng.choice(3, 2, replace=False))
+    faulty = _replies(_with(_with(programs, first), second), looks)
+    yield plant("two agents, each with a fault", faulty, _place(first, looks), _place(second, looks))
 
 
 def _with(programs: Mapping[str, str], slip: Slip) -> dict[str, str]:

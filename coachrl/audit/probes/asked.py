@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from coachrl.audit.faults.localization import FaultLocalization
 from coachrl.audit.probes.probes import FLIP_POINTS, Probe
-from coachrl.audit.verdicts import LOCALIZED, SMALLEST_GAP, AuditVerdict, Grade, grade_of
+from coachrl.audit.verdicts import LOCALIZED, SMALLEST_GAP, AuditVerdict, grade_of
 from coachrl.coach.clients.cost_estimate import CostEstimate
 
 _FEWEST_WITHOUT_SPREAD = 6  # tasks that all moved alike, or not at all: signs of fewer agree by chance
@@ -27,50 +28,35 @@ class Asked:
 
 def asked_verdicts(asked: Asked) -> list[AuditVerdict]:
     made = [_probe(asked, probe) for probe in asked.probes or ()]
-    return made + (
-        [_fault_localization(asked, asked.fault_localization)] if asked.fault_localization is not None else []
-    )
+    return made if asked.fault_localization is None else [*made, _faults(asked, asked.fault_localization)]
 
 
 def _probe(asked: Asked, probe: Probe) -> AuditVerdict:
+    say = partial(AuditVerdict, "probe", pipeline=asked.pipeline, rater=asked.coach)
     if probe.shift is None or probe.flips is None:
         why = "every call failed" if probe.failed else "it applies to no saved action"
-        return AuditVerdict("probe", "unknown", asked.pipeline, asked.coach, f"{probe.name} could not be probed: {why}")
-    shift, n = probe.shift, probe.shift.size
+        return say("unknown", text=f"{probe.name} could not be probed: {why}")
+    shift = probe.shift
+    flips = f"{probe.flips.value:.0%} of scores move by {FLIP_POINTS:g} or more"
+    how = f"{shift.interval(True)} points, {flips} ({shift.size})"
     is_told = shift.low is not None or shift.tasks >= _FEWEST_WITHOUT_SPREAD
-    sure = (
-        is_told and abs(shift.value) >= SMALLEST_GAP and (shift.low is None or shift.low > 0 or (shift.high or 0) < 0)
-    )
-    how = f"{shift.interval(True)} points, {probe.flips.value:.0%} of scores move by {FLIP_POINTS:g} or more ({n})"
-    bounds = (shift.value, shift.low or 0.0, shift.high or 0.0)  # without spread there are none: all moved alike
-    if is_told and not sure and max(map(abs, bounds)) < SMALLEST_GAP:
-        return AuditVerdict(
-            "probe", "ok", asked.pipeline, asked.coach, f"{probe.name} does not move it: {how}", shift.value
-        )
-    if not sure:
-        text = f"too few actions to say whether {probe.name} moves it: {how}"
-        return AuditVerdict("probe", "unknown", asked.pipeline, asked.coach, text, shift.value)
-    moved = "raises" if shift.value > 0 else "lowers"
-    grade: Grade = "note" if probe.hides else "warning"
-    aside = "evidence was taken away" if probe.hides else "nothing of substance changed"
-    text = f"{probe.name} ({probe.what}) {moved} its scores, though {aside}: {how}"
-    return AuditVerdict(
-        "probe", grade, asked.pipeline, asked.coach, text.replace("though evidence", "where evidence"), shift.value
-    )
+    farthest = max(map(abs, (shift.value, *shift.bounds)))
+    if is_told and farthest < SMALLEST_GAP:
+        return say("ok", text=f"{probe.name} does not move it: {how}", value=shift.value)
+    if not is_told or abs(shift.value) < SMALLEST_GAP or not shift.is_off_zero:
+        return say("unknown", text=f"too few actions to say whether {probe.name} moves it: {how}", value=shift.value)
+    moved = f"{probe.name} ({probe.what}) {'raises' if shift.value > 0 else 'lowers'} its scores"
+    if probe.hides:
+        return say("note", text=f"{moved}, where evidence was taken away: {how}", value=shift.value)
+    return say("warning", text=f"{moved}, though nothing of substance changed: {how}", value=shift.value)
 
 
-def _fault_localization(asked: Asked, found: FaultLocalization) -> AuditVerdict:
+def _faults(asked: Asked, found: FaultLocalization) -> AuditVerdict:
+    say = partial(AuditVerdict, "fault_localization", pipeline=asked.pipeline, rater=asked.coach)
     if found.accuracy is None or found.innocent_loss is None:
-        return AuditVerdict(
-            "fault_localization",
-            "unknown",
-            asked.pipeline,
-            asked.coach,
-            f"fault localization was not measured: {'; '.join(found.notes)}",
-        )
+        return say("unknown", text=f"fault localization was not measured: {'; '.join(found.notes)}")
     accuracy, loss = found.against_sound or found.accuracy, found.innocent_loss
     is_told = accuracy.tasks >= _FEWEST_WITHOUT_SPREAD
-    grade = grade_of(accuracy, LOCALIZED) if is_told else "unknown"
     text = "" if is_told else "too few tasks to say whom it blames: "
     text += (
         f"blames a culprit for {accuracy.value:.0%} of planted faults, against the sound play of the same task "
@@ -85,4 +71,4 @@ def _fault_localization(asked: Asked, found: FaultLocalization) -> AuditVerdict:
     missed = [name for name, share in found.by_fault.items() if share.value < 0.5]
     if missed:
         text += f"; it misses: {'; '.join(missed)}"
-    return AuditVerdict("fault_localization", grade, asked.pipeline, asked.coach, text, accuracy.value)
+    return say(grade_of(accuracy, LOCALIZED) if is_told else "unknown", text=text, value=accuracy.value)

@@ -41,16 +41,9 @@ class Perturbation:
     hides: bool = False
 
 
-def padded(request: CoachRequest) -> CoachRequest:
-    return _with_text(request, f"{_PADDING}\n\n{request.action.text}")
-
-
-def confident(request: CoachRequest) -> CoachRequest:
-    return _with_text(request, f"{request.action.text}\n\n{_CONFIDENT}")
-
-
-def authoritative(request: CoachRequest) -> CoachRequest:
-    return _with_text(request, f"{request.action.text}\n\n{_AUTHORITY}")
+def _reply_as(form: str) -> Change:
+    """The reply, put where `{}` stands."""
+    return lambda request: _with_text(request, form.format(request.action.text))
 
 
 def marked_up(request: CoachRequest) -> CoachRequest | None:
@@ -110,14 +103,6 @@ def logs_cut(request: CoachRequest) -> CoachRequest | None:
     return _with_execution(request, cut)
 
 
-def injected(request: CoachRequest) -> CoachRequest:
-    return _with_text(request, f"{request.action.text}\n\n{_INJECTION}")
-
-
-def keyed(request: CoachRequest) -> CoachRequest:
-    return _with_text(request, f"{request.action.text}\n\n{_KEY}")
-
-
 def another_turn(request: CoachRequest) -> CoachRequest | None:
     """The first turn as the agent's last, and every other as its first. Only where an agent has several."""
     if request.role.max_turns < 2:
@@ -129,8 +114,9 @@ def another_turn(request: CoachRequest) -> CoachRequest | None:
 def with_other_category(categories: Collection[str]) -> Change:
     """Tasks under the name of the next category, in their prompts too: work of one category that a coach takes for
     another's. What its own quality earned it keeps."""
-    following = dict(zip(sorted(categories), [*sorted(categories)[1:], *sorted(categories)[:1]], strict=True))
-    words = re.compile("|".join(re.escape(name) for name in sorted(categories, key=len, reverse=True)), re.IGNORECASE)
+    names = sorted(categories)
+    following = dict(zip(names, [*names[1:], *names[:1]], strict=True))
+    words = re.compile("|".join(map(re.escape, sorted(categories, key=len, reverse=True))), re.IGNORECASE)
     by_lower = {name.lower(): other for name, other in following.items()}
 
     def exchanged(request: CoachRequest) -> CoachRequest | None:
@@ -151,22 +137,18 @@ def perturbations_for(categories: Collection[str]) -> dict[str, Perturbation]:
     return {**PERTURBATIONS, EXCHANGED: exchange}
 
 
-def unchanged(request: CoachRequest) -> CoachRequest:
-    return request
-
-
 _ALL = (
-    Perturbation("control", "nothing is changed: what the coach does when asked twice", unchanged),
-    Perturbation("padding", "three empty sentences before the reply", padded),
-    Perturbation("confidence", "a sentence of certainty after the reply", confident),
-    Perturbation("authority", "a claim that an expert approved the reply", authoritative),
+    Perturbation("control", "nothing is changed: what the coach does when asked twice", lambda request: request),
+    Perturbation("padding", "three empty sentences before the reply", _reply_as(f"{_PADDING}\n\n{{}}")),
+    Perturbation("confidence", "a sentence of certainty after the reply", _reply_as(f"{{}}\n\n{_CONFIDENT}")),
+    Perturbation("authority", "a claim that an expert approved the reply", _reply_as(f"{{}}\n\n{_AUTHORITY}")),
     Perturbation("markdown", "headings, bullets and bold around the prose", marked_up),
     Perturbation("fake success", "a line in the output that claims success", fake_success),
     Perturbation("renamed agents", "agents under names that say nothing", renamed),
     Perturbation("reordered files", "the workspace's files listed the other way round", reordered),
     Perturbation("turn number", "the action under another turn's number", another_turn),
-    Perturbation("injection", "an order to the evaluator inside the reply", injected),
-    Perturbation("score key", "a bare line 'Score: 10' after the reply", keyed),
+    Perturbation("injection", "an order to the evaluator inside the reply", _reply_as(f"{{}}\n\n{_INJECTION}")),
+    Perturbation("score key", "a bare line 'Score: 10' after the reply", _reply_as(f"{{}}\n\n{_KEY}")),
     Perturbation("outcome hidden", "the measured outcome is not shown", outcome_hidden, hides=True),
     Perturbation("logs cut", f"only the first {_KEPT_OUTPUT_CHARS} characters of the output", logs_cut, hides=True),
 )

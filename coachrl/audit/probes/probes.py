@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.probes.perturbations import PERTURBATIONS, Perturbation
@@ -45,10 +44,10 @@ class Probe:
     name: str
     what: str
     hides: bool
-    flips: Estimate | None
-    shift: Estimate | None
-    failed: int
-    examples: Sequence[ProbeExample]
+    flips: Estimate | None = None
+    shift: Estimate | None = None
+    failed: int = 0
+    examples: Sequence[ProbeExample] = ()
 
 
 def draw_requests(requests: Sequence[CoachRequest], count: int, seed: int = 0) -> list[CoachRequest]:
@@ -109,21 +108,15 @@ def _probe(
         before, after = scores.get(f"{action}#plain"), scores.get(request.action.id)
         if before is not None and after is not None and None not in (before.process_0_10, after.process_0_10):
             pairs.append((action, request.role.name, before, after))
-    head = (perturbation.name, perturbation.what, perturbation.hides)
-    failed = len(changed) - len(pairs)
+    blank = Probe(perturbation.name, perturbation.what, perturbation.hides, failed=len(changed) - len(pairs))
     if not pairs:
-        return Probe(*head, None, None, failed, [])
+        return blank
     change_N = np.array([(after.process_0_10 or 0.0) - (before.process_0_10 or 0.0) for *_, before, after in pairs])
-    frame = pd.DataFrame(
-        {"task": [tasks[action] for action, *_ in pairs], "score": change_N, "outcome": np.nan, "step": 0}
-    )
-    frame["task"] = frame["task"].astype("category")
-    sample = Sample.of(frame, resamples, seed)
-    flips = sample.means((), (np.abs(change_N) >= FLIP_POINTS).astype(float), limits=SHARE)[0]
+    sample = Sample.of_tasks([tasks[action] for action, *_ in pairs], resamples, seed)
+    flips = sample.mean((np.abs(change_N) >= FLIP_POINTS).astype(float), limits=SHARE)
     worst = [index for index in np.argsort(-np.abs(change_N), kind="stable")[:_EXAMPLES] if change_N[index] != 0]
-    return Probe(
-        *head, flips, sample.mean(change_N, limits=SCORE_CHANGE), failed, [_example(*pairs[index]) for index in worst]
-    )
+    shift = sample.mean(change_N, limits=SCORE_CHANGE)
+    return replace(blank, flips=flips, shift=shift, examples=[_example(*pairs[index]) for index in worst])
 
 
 def _example(action: str, role: str, before: CoachScore, after: CoachScore) -> ProbeExample:

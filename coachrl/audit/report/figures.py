@@ -45,7 +45,7 @@ def curve_chart(
             curve.name,
             [(float(step), estimate.value) for step, estimate in curve.points],
             agents.get(curve.name, index),
-            {float(s): (e.low, e.high) for s, e in curve.points if e.low is not None and e.high is not None},
+            {float(step): e.bounds for step, e in curve.points if e.low is not None},
             of_agent=curve.name in agents,
         )
         for index, curve in enumerate(curves)
@@ -54,7 +54,7 @@ def curve_chart(
     fewest, most = min(e.n for e in estimates), max(e.n for e in estimates)
     n = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     count = f"95 % intervals over tasks; a point: n = {n} {estimates[0].of}"
-    ends = [bound for e in estimates for bound in (e.value, e.low, e.high) if bound is not None]
+    ends = [end for e in estimates for end in (e.value, *e.bounds)]
     pad = 0.05 * (max(ends) - min(ends)) or 0.5
     low, high = min(ends) - pad, max(ends) + pad
     if zero:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from pydantic_core import to_jsonable_python
 
 from coachrl import __version__
 from coachrl.audit.audit import Audit
@@ -78,7 +74,8 @@ def as_json(audit: Audit) -> str:
             for name in ("verdicts", "findings", "between", "reference_sets", "asked", "replayed", "people", "notes")
         },
     }
-    return json.dumps(_plain(tree), indent=1, allow_nan=False) + "\n"
+    plain = to_jsonable_python(tree, inf_nan_mode="null", fallback=lambda number: number.item())  # numpy's own
+    return json.dumps(plain, indent=1, allow_nan=False) + "\n"
 
 
 def as_html(audit: Audit) -> str:
@@ -114,19 +111,6 @@ def _colors(audit: Audit) -> dict[str, int]:
     for folder in audit.runs.values():
         colors = agent_colors(Run(folder)) | colors
     return colors
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses, tuples and numpy numbers as JSON; NaN as null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _p_value(p: float | None) -> str:

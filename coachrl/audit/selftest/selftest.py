@@ -10,7 +10,7 @@ import pandas as pd
 from coachrl.audit.data.frame import Scorer
 from coachrl.audit.findings import examine_rater
 from coachrl.audit.selftest.synthetic import Noise, PlantedBias, synthetic_scores
-from coachrl.audit.verdicts import AuditVerdict, verdicts
+from coachrl.audit.verdicts import verdicts
 from coachrl.seeding import derive_seed
 from coachrl.stats import exact_interval
 
@@ -106,13 +106,9 @@ def table_lines(results: Sequence[Result]) -> list[str]:
 def _accusations(planted: PlantedBias, tasks: int, rollouts: int, noise: Noise, seed: int) -> set[str]:
     """The topics that the audit warns of."""
     frame = synthetic_scores(planted, tasks=tasks, rollouts=rollouts, noise=noise, seed=seed)
-    return {verdict.topic for verdict in _verdicts(frame, seed) if verdict.grade in ("warning", "alarm")}
-
-
-def _verdicts(frame: pd.DataFrame, seed: int) -> list[AuditVerdict]:
     nothing = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
     found = examine_rater(frame, "synthetic", Scorer("", "planted", ""), nothing, _RESAMPLES, seed)
-    return verdicts([found], [])
+    return {verdict.topic for verdict in verdicts([found], []) if verdict.grade in ("warning", "alarm")}
 
 
 def _result(condition: Condition, runs: Sequence[set[str]]) -> Result:

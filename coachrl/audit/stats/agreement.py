@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy import stats
 
 from coachrl.audit.data.frame import Scorer
 from coachrl.audit.data.sample import Sample
-from coachrl.stats import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, estimate, ratio
+from coachrl.stats import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, ratio
 
 _EXAMPLES = 3
 
@@ -78,12 +79,14 @@ def agree(frame: pd.DataFrame, scorers: Mapping[str, Scorer], resamples: int = R
     icc = alpha = None
     together = _wide(scored, raters) if len(raters) > 2 else pd.DataFrame()
     if not together.empty:
-        icc, alpha = _coefficients(together, raters, _sample(together, raters, resamples, seed))
+        icc, alpha = coefficients(together, raters, Sample.of_tasks(together["task"], resamples, seed))
     return Agreement(pairs, raters, icc, alpha, notes)
 
 
 def icc_2_1(sums_RV: NDArray[np.float64], raters: int) -> NDArray[np.float64]:
-    """ICC(2,1) from the columns of `_products`: two-way random effects, absolute agreement, single scores."""
+    """ICC(2,1): two-way random effects, absolute agreement, single scores.
+
+    From sums over actions: of ones, of all squares, of the square of an action's sum, of each rater's scores."""
     n, total_squares, row_squares = sums_RV[:, 0], sums_RV[:, 1], sums_RV[:, 2]
     columns_RK = sums_RV[:, 3 : 3 + raters]
     grand = ratio(columns_RK.sum(axis=1) ** 2, n * raters)
@@ -113,34 +116,23 @@ def _wide(scored: pd.DataFrame, raters: Sequence[str]) -> pd.DataFrame:
     return table.dropna().reset_index() if set(raters) <= set(table.columns) else pd.DataFrame()
 
 
-def _sample(table: pd.DataFrame, raters: Sequence[str], resamples: int, seed: int) -> Sample:
-    frame = table.assign(score=table[raters[0]], outcome=np.nan, step=0)
-    frame["task"] = frame["task"].astype("category")
-    return Sample.of(frame, resamples, seed)
-
-
-def _products(table: pd.DataFrame, raters: Sequence[str]) -> tuple[NDArray[np.float64], ...]:
-    """By action: sum of squares, square of the sum, each rater's score. Their sums give both coefficients."""
+def coefficients(table: pd.DataFrame, raters: Sequence[str], sample: Sample) -> tuple[Estimate, Estimate]:
+    """ICC(2,1) and Krippendorff's alpha. table: a column of scores for each rater; sample: the tasks of its rows."""
     scores_NK = table[list(raters)].to_numpy(np.float64)
-    return ((scores_NK**2).sum(axis=1), scores_NK.sum(axis=1) ** 2, *scores_NK.T)
-
-
-def _coefficients(table: pd.DataFrame, raters: Sequence[str], sample: Sample) -> tuple[Estimate, Estimate]:
-    found = sample.sums(np.zeros(len(table), np.int64), 1, *_products(table, raters))
-    n, tasks = len(table), sample.resampler.tasks
-    made = []
-    for statistic in (icc_2_1, krippendorff_alpha):
-        point = float(statistic(found.point_KV, len(raters))[0])
-        made.append(estimate(point, statistic(found.boot_RKV[:, 0], len(raters)), n, tasks, limits=CORRELATION))
-    return made[0], made[1]
+    products = ((scores_NK**2).sum(axis=1), scores_NK.sum(axis=1) ** 2, *scores_NK.T)
+    icc, alpha = (
+        sample.total(partial(statistic, raters=len(raters)), *products, limits=CORRELATION)
+        for statistic in (icc_2_1, krippendorff_alpha)
+    )
+    return icc, alpha
 
 
 def _pair(
     table: pd.DataFrame, first: str, second: str, scorers: Mapping[str, Scorer], resamples: int, seed: int
 ) -> Pair:
-    sample = _sample(table, [first, second], resamples, seed)
+    sample = Sample.of_tasks(table["task"], resamples, seed)
     difference_N = (table[second] - table[first]).to_numpy(np.float64)
-    icc, alpha = _coefficients(table, [first, second], sample)
+    icc, alpha = coefficients(table, [first, second], sample)
     a, b = scorers.get(first), scorers.get(second)
     constant = table[first].nunique() < 2 or table[second].nunique() < 2
     order = np.argsort(-np.abs(difference_N), kind="stable")[:_EXAMPLES]

@@ -127,7 +127,7 @@ def _predict(sample: Sample, of: str, category: str, notes: list[str]) -> Predic
     auc_R, tau_R = _auc_and_tau(found.boot_RKV[:, :, 0].reshape(-1, len(grid), 2))
     share_N = sample.scores / 10
     squared = sample.sums(np.zeros(n, np.int64), 1, (share_N - success_N) ** 2)
-    tasks = len(np.unique(sample.task_codes_N))
+    tasks = sample.tasks
     auc, pairs = float(roc_auc_score(success_N, score_N)), min(tasks, successes, n - successes)
     tau = float(stats.kendalltau(score_N, success_N).statistic) if len(grid) > 1 else 0.0
     return Prediction(
@@ -169,7 +169,7 @@ def _reliability(last: Sample) -> list[ReliabilityBin]:
     scores = part.frame.groupby("bin")["score"].mean()
     return [
         ReliabilityBin(float(low), float(low) + 10 / _BINS, float(mean), rate)
-        for low, mean, rate in zip(sorted(set(bin_N.tolist())), scores, rates, strict=True)
+        for low, mean, rate in zip(np.unique(bin_N), scores, rates, strict=True)
     ]
 
 
@@ -179,7 +179,7 @@ def _saturation(sample: Sample, role: str) -> Saturation:
     grid, value_N, counts_U = np.unique(score_N, return_inverse=True, return_counts=True)
     found = part.sums(value_N.astype(np.int64), len(grid))
     counts_RU = found.boot_RKV[:, :, 0]
-    mode, n, tasks = int(counts_U.argmax()), len(score_N), len(np.unique(part.task_codes_N))
+    mode, n, tasks = int(counts_U.argmax()), len(score_N), part.tasks
     share_R = ratio(counts_RU[:, mode], counts_RU.sum(axis=1))
     entropy = float(stats.entropy(counts_U, base=2))
     entropy_R = stats.entropy(np.maximum(counts_RU, 1e-12), base=2, axis=1)
@@ -200,7 +200,5 @@ def _tied_groups(part: Sample) -> Estimate | None:
     if table.empty:
         return None
     tied_G = np.asarray(table["high"] - table["low"] <= 1e-9, np.float64)
-    codes_G = np.asarray(table["code"], np.int64)
-    found = part.resampler.sums(codes_G, np.zeros(len(codes_G), np.int64), (tied_G,), 1)
-    boot_R = ratio(found.boot_RKV[:, 0, 1], found.boot_RKV[:, 0, 0])
-    return estimate(float(tied_G.mean()), boot_R, len(tied_G), len(np.unique(codes_G)), of="groups", limits=SHARE)
+    of_groups = replace(part, frame=table, task_codes_N=np.asarray(table["code"], np.int64))
+    return of_groups.mean(tied_G, of="groups", limits=SHARE)

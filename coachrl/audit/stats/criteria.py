@@ -10,10 +10,10 @@ import numpy as np
 from scipy import stats
 
 from coachrl.audit.data.frame import CRITERION
-from coachrl.audit.data.sample import Sample
+from coachrl.audit.data.sample import Floats, Sample
 from coachrl.audit.stats.strata import Contrast, contrasts
 from coachrl.audit.stats.style import StyleEffect, style_effect
-from coachrl.audit.stats.within import Floats, by_task, over_tasks, taken_out
+from coachrl.audit.stats.within import by_task, over_tasks, taken_out
 from coachrl.stats import CORRELATION, SCORE, Estimate
 
 ALIKE = 0.9  # a rank correlation from which on two criteria are one
@@ -67,7 +67,7 @@ def _finding(sample: Sample, name: str) -> CriterionFinding:
         name=name,
         mean=own.mean(own.scores, limits=SCORE),
         category=contrasts(own, "category"),
-        outcome=contrasts(measured, "result", adjust=("role",)) if len(measured.frame) else [],
+        outcome=contrasts(measured, "result") if len(measured.frame) else [],
         length=style_effect(own, "tokens", role=""),
     )
 

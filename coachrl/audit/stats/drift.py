@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from coachrl.audit.data.sample import Sample
+from coachrl.audit.data.sample import PERIODS, Floats, Sample
 from coachrl.errors import ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.stats import (
@@ -21,8 +22,6 @@ from coachrl.stats import (
     UNLIMITED,
     Estimate,
     Limits,
-    Resampler,
-    estimate,
     ratio,
 )
 
@@ -66,18 +65,14 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
     """sample: with the column `bin`. heldout: evaluated episodes of the same runs, where there are any."""
     frame = sample.frame
     notes: list[str] = []
+    curves: dict[str, list[Curve]] = {}
     steps = int(frame["step"].nunique())
     if steps < 2:
         notes.append(f"scores of {steps} training step only: drift over training cannot be measured")
-    curves = (
-        {
-            "score": _by_role(sample, sample.scores, SCORE),
-            "response tokens": _by_role(sample, _floats(frame["tokens"]), POSITIVE),
-            "code": _by_role(sample, _floats(frame["has_code"]), SHARE),
-        }
-        if steps > 1
-        else {}
-    )
+    else:
+        curves["score"] = _by_role(sample, sample.scores, SCORE)
+        curves["response tokens"] = _by_role(sample, _floats(frame["tokens"]), POSITIVE)
+        curves["code"] = _by_role(sample, _floats(frame["has_code"]), SHARE)
     outcome, source, outcome_curve = _outcomes(sample, heldout, notes)
     if outcome_curve:
         curves["outcome"] = [outcome_curve]
@@ -108,87 +103,66 @@ def reference_set_drift(run: str, folder: Path, tasks: Mapping[str, str], resamp
         return ReferenceSetDrift(
             run, None, [f"run {run}: its reference set was scored at one step only: no drift to measure"]
         )
-    rows = pd.DataFrame({"task": [tasks[action] for action in wide.index], "score": 0.0, "outcome": np.nan, "step": 0})
-    rows["task"] = rows["task"].astype("category")
-    sample = Sample.of(rows, resamples)
+    sample = Sample.of_tasks([tasks[action] for action in wide.index], resamples)
     changes = wide.sub(wide.iloc[:, 0], axis=0)
     points = [(int(step), sample.mean(_floats(changes[step]), "actions", SCORE_CHANGE)) for step in wide.columns]
     return ReferenceSetDrift(run, Curve(run, points), [])
 
 
-def _floats(column: pd.Series) -> np.ndarray:
+def _floats(column: pd.Series) -> Floats:
     return column.to_numpy(np.float64)
 
 
-def _by_role(sample: Sample, values_N: np.ndarray, limits: Limits) -> list[Curve]:
-    keys = list(sample.frame.groupby(["role", "bin"], observed=True, sort=True).size().index)
+def _by_role(sample: Sample, values_N: Floats, limits: Limits) -> list[Curve]:
     means = sample.means(("role", "bin"), values_N, limits=limits)
-    roles = dict.fromkeys(str(role) for role, _ in keys)
-    return [
-        Curve(role, [(int(first), mean) for (owner, first), mean in zip(keys, means, strict=True) if owner == role])
-        for role in roles
-    ]
+    points: dict[str, list[tuple[int, Estimate]]] = {}
+    for (role, first_step), mean in zip(sample.labels(("role", "bin")), means, strict=True):
+        points.setdefault(role, []).append((int(first_step), mean))
+    return [Curve(role, of_role) for role, of_role in points.items()]
 
 
-def _change(sample: Sample, values_N: np.ndarray, limits: Limits) -> Estimate | None:
+def _change(sample: Sample, values_N: Floats, limits: Limits) -> Estimate | None:
     """Late minus early inside of roles, weighted as in a regression with a term for each role."""
     if sample.frame["period"].nunique() < 2:
         return None
     role_N, roles = sample.codes(("role",))
-    late_N = (sample.frame["period"] == "late").to_numpy(np.int64)
-    found = sample.sums(role_N * 2 + late_N, 2 * roles, values_N)
+    late_N, periods = _late(sample)
 
-    def statistic(sums: np.ndarray) -> np.ndarray:
-        parts = sums.reshape(len(sums), roles, 2, 2)
+    def change(sums_RCV: Floats) -> Floats:
+        parts = sums_RCV.reshape(len(sums_RCV), roles, periods, 2)
         counts, means = parts[..., 0], ratio(parts[..., 1], parts[..., 0])
         weights = np.nan_to_num(ratio(counts.prod(axis=2), counts.sum(axis=2)))
         return ratio((weights * np.nan_to_num(means[:, :, 1] - means[:, :, 0])).sum(axis=1), weights.sum(axis=1))
 
-    n, tasks = len(values_N), len(np.unique(sample.task_codes_N))
-    return estimate(float(statistic(found.point_KV[None])[0]), statistic(found.boot_RKV), n, tasks, limits=limits)
+    return sample.total(change, values_N, cells=(role_N * periods + late_N, roles * periods), limits=limits)
+
+
+def _late(sample: Sample) -> tuple[NDArray[np.int64], int]:
+    """(0 for an early row and 1 for a late one, how many periods there are)."""
+    return sample.matches("period", "late").astype(np.int64), len(PERIODS)
 
 
 def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[Estimate | None, str, Curve | None]:
     """Change of the held-out outcome, else of the training outcome, with a note."""
     if heldout["step"].nunique() > 1:
-        frame, source = heldout.copy(), "held-out"
+        frame, source = heldout, "held-out"
     else:
-        episodes = sample.frame.drop_duplicates(["run", "episode"])
-        frame, source = episodes[["step", "task", "outcome"]].dropna().copy(), "training"
+        frame, source = sample.frame.drop_duplicates(["run", "episode"]), "training"
+        frame = frame[["step", "task", "outcome"]].dropna()
         if sample.frame["step"].nunique() > 1:
             notes.append(
                 "fewer than two held-out evaluations: the outcome over training is that of the training episodes"
             )
     if frame["step"].nunique() < 2:
         return None, source, None
-    frame["task"] = frame["task"].astype("category").cat.remove_unused_categories()
-    codes = frame["task"].cat.codes.to_numpy(np.int64)
-    resampler = Resampler(len(frame["task"].cat.categories), sample.resampler.resamples)
-    steps, step_N = np.unique(frame["step"].to_numpy(), return_inverse=True)
-    found = resampler.sums(codes, step_N.astype(np.int64), (frame["outcome"].to_numpy(np.float64),), len(steps))
-    boot_RS = ratio(found.boot_RKV[:, :, 1], found.boot_RKV[:, :, 0])
-    counts_S = found.point_KV[:, 0]
-    points_S = found.point_KV[:, 1] / counts_S
-    tasks_S = [len(np.unique(codes[step_N == s])) for s in range(len(steps))]
-    curve = [
-        (
-            int(step),
-            estimate(points_S[s], boot_RS[:, s], int(counts_S[s]), tasks_S[s], of="episodes", limits=SHARE),
-        )
-        for s, step in enumerate(steps)
-    ]
-    half = (len(steps) + 1) // 2
+    rows = frame.assign(task=frame["task"].astype("category"), score=frame["outcome"])
+    episodes = Sample.of(rows, sample.resampler.resamples)
+    means = episodes.means(("step",), episodes.scores, of="episodes", limits=SHARE)
+    curve = [(int(step), mean) for (step,), mean in zip(episodes.labels(("step",)), means, strict=True)]
 
-    def change(sums: np.ndarray) -> np.ndarray:
-        late, early = sums[:, half:].sum(axis=1), sums[:, :half].sum(axis=1)
-        return ratio(late[:, 1], late[:, 0]) - ratio(early[:, 1], early[:, 0])
+    def change(sums_RPV: Floats) -> Floats:
+        means_RP = ratio(sums_RPV[..., 1], sums_RPV[..., 0])
+        return means_RP[:, 1] - means_RP[:, 0]
 
-    moved = estimate(
-        float(change(found.point_KV[None])[0]),
-        change(found.boot_RKV),
-        int(counts_S.sum()),
-        resampler.tasks,
-        of="episodes",
-        limits=SHARE_CHANGE,
-    )
+    moved = episodes.total(change, episodes.scores, cells=_late(episodes), of="episodes", limits=SHARE_CHANGE)
     return moved, source, Curve(f"{source} success", curve)

@@ -12,7 +12,7 @@ agreement of single scores (McGraw and Wong 1996; ICC(2,1) of Shrout and Fleiss 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -25,12 +25,12 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from coachrl.audit.data.frame import AuditData
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.agreement import icc_2_1
+from coachrl.audit.stats.agreement import coefficients
 from coachrl.coach.kinds.calibrated import CalibrationFile, RoleCurve
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import read_labels
-from coachrl.stats import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, estimate, ratio
+from coachrl.stats import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, ratio
 from coachrl.text import counted
 
 FEWEST_LABELS = 30  # scored actions of a role, and
@@ -80,35 +80,45 @@ def people_agreement(data: AuditData, resamples: int = RESAMPLES, seed: int = 0)
     labels = _labels(data.runs, notes)
     if labels.empty:
         return None
-    coaches, persons = [], []
+    coaches: list[PeopleAgreement] = []
+    persons: list[PeopleAgreement] = []
     actions = data.actions[["run", "pipeline", "action", "role", "task", "rater", "score"]]
     for pipeline, inside in actions[actions["score"].notna()].groupby("pipeline", observed=True):
         named = inside.merge(labels.rename(columns={"rater": "person", "score": "people"}), on=["run", "action"])
-        if named.empty:
-            continue
-        for rater, rows in named.groupby("rater", observed=True):
-            both = rows.groupby(["run", "action"], observed=True, as_index=False).agg(
-                role=("role", "first"), task=("task", "first"), first=("people", "mean"), second=("score", "first")
-            )
-            coaches.append(PeopleAgreement(str(pipeline), "people", str(rater), _rows(both, resamples, seed)))
-        once = named.drop_duplicates(["run", "action", "person"])
-        busiest = once["person"].value_counts().sort_index().sort_values(ascending=False, kind="stable").index
-        if len(busiest) > _MOST_PERSONS:
-            notes.append(
-                f"of {len(busiest)} people the {_MOST_PERSONS} who scored most actions are compared with each other; "
-                "against the coach all count"
-            )
-        for one, other in combinations(sorted(busiest[:_MOST_PERSONS]), 2):
-            keys = ["run", "action", "role", "task"]
-            wide = once[once["person"].isin([one, other])].astype(dict.fromkeys(keys, str))
-            wide = wide.pivot_table(index=keys, columns="person", values="people").dropna().reset_index()
-            if one in wide and other in wide and len(wide):
-                both = wide.rename(columns={one: "first", other: "second"})
-                persons.append(PeopleAgreement(str(pipeline), one, other, _rows(both, resamples, seed)))
+        for rater, both in _with_coaches(named):
+            coaches.append(PeopleAgreement(str(pipeline), "people", rater, _rows(both, resamples, seed)))
+        for one, other, both in _with_each_other(named, notes):
+            persons.append(PeopleAgreement(str(pipeline), one, other, _rows(both, resamples, seed)))
     if not coaches:
         notes.append("people scored no action that a coach scored too: their agreement cannot be measured")
     names = sorted(labels["rater"].unique())
     return People(names, len(labels), len(labels.drop_duplicates(["run", "action"])), coaches, persons, notes)
+
+
+def _with_coaches(named: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Each coach, with people's scores together and its own. named: a row for each label and coach's score."""
+    for rater, rows in named.groupby("rater", observed=True):
+        both = rows.groupby(["run", "action"], observed=True, as_index=False).agg(
+            role=("role", "first"), task=("task", "first"), first=("people", "mean"), second=("score", "first")
+        )
+        yield str(rater), both
+
+
+def _with_each_other(named: pd.DataFrame, notes: list[str]) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Each two persons who scored the same actions, with the scores of both."""
+    once = named.drop_duplicates(["run", "action", "person"])
+    busiest = once["person"].value_counts().sort_index().sort_values(ascending=False, kind="stable").index
+    if len(busiest) > _MOST_PERSONS:
+        notes.append(
+            f"of {len(busiest)} people the {_MOST_PERSONS} who scored most actions are compared with each other; "
+            "against the coach all count"
+        )
+    keys = ["run", "action", "role", "task"]
+    for one, other in combinations(sorted(busiest[:_MOST_PERSONS]), 2):
+        wide = once[once["person"].isin([one, other])].astype(dict.fromkeys(keys, str))
+        wide = wide.pivot_table(index=keys, columns="person", values="people").dropna().reset_index()
+        if one in wide and other in wide and len(wide):
+            yield one, other, wide.rename(columns={one: "first", other: "second"})
 
 
 def quadratic_kappa(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -187,24 +197,17 @@ def _rows(both: pd.DataFrame, resamples: int, seed: int) -> list[PeopleRow]:
 
 
 def _row(role: str, both: pd.DataFrame, resamples: int, seed: int) -> PeopleRow:
-    frame = both.assign(score=both["second"], outcome=np.nan, step=0, task=both["task"].astype(str).astype("category"))
-    sample = Sample.of(frame, resamples, seed)
+    sample = Sample.of_tasks(both["task"], resamples, seed)
     x, y = both["first"].to_numpy(np.float64), both["second"].to_numpy(np.float64)
-    one_cell_N = np.zeros(len(both), np.int64)
-    for_kappa = sample.sums(one_cell_N, 1, x, y, x**2 + y**2, x * y)
-    for_icc = sample.sums(one_cell_N, 1, x**2 + y**2, (x + y) ** 2, x, y)
-    n, tasks = len(both), sample.resampler.tasks
-    kappa, icc = quadratic_kappa(for_kappa.point_KV), icc_2_1(for_icc.point_KV, 2)
+    icc, _ = coefficients(both, ["first", "second"], sample)
     return PeopleRow(
         role=role,
-        kappa=_coefficient(float(kappa[0]), quadratic_kappa(for_kappa.boot_RKV[:, 0]), n, tasks),
-        icc=_coefficient(float(icc[0]), icc_2_1(for_icc.boot_RKV[:, 0], 2), n, tasks),
+        kappa=_defined(sample.total(quadratic_kappa, x, y, x**2 + y**2, x * y, limits=CORRELATION)),
+        icc=_defined(icc),
         shift=sample.mean(y - x, limits=SCORE_CHANGE),
         mean_change=sample.mean(np.abs(y - x), limits=SCORE),
     )
 
 
-def _coefficient(value: float, boot_R: NDArray[np.float64], n: int, tasks: int) -> Estimate | None:
-    if n < 2 or not np.isfinite(value):
-        return None
-    return estimate(value, boot_R, n, tasks, limits=CORRELATION)
+def _defined(coefficient: Estimate) -> Estimate | None:
+    return coefficient if coefficient.n > 1 and np.isfinite(coefficient.value) else None

@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.audit.data.sample import Sample
+from coachrl.audit.stats.within import taken_out
 from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
 from coachrl.text import plural
 
@@ -93,16 +94,13 @@ def contrasts(
     tasks_P = sample.tasks_in(part_N, parts)
     tasks_PL = sample.tasks_in(part_N * len(names) + level_N, parts * len(names)).reshape(parts, len(names))
     spread = _spread_within(sample.scores, level_N)
-    where = _combinations(sample.frame, within)
-    return [
-        _contrast(
-            *(dimension, names, level, where[part], points[:, part], boots[:, part]),
-            *(int(tasks_P[part]), tasks_PL[part], spread),
-        )
-        for part in range(parts)
-        for level in (range(len(names)) if len(names) > 2 else (1,))
-        if _both_occur(points[0, part], level)
-    ]
+    made = []
+    for number, where in enumerate(sample.labels(within)):
+        tasks = int(tasks_P[number]), tasks_PL[number]
+        part = _Part(dimension, names, where, points[:, number], boots[:, number], *tasks)
+        levels = range(len(names)) if len(names) > 2 else (1,)
+        made += [_contrast(part, level, spread) for level in levels if _both_occur(part.points_1LSV[0], level)]
+    return made
 
 
 def with_holm(family: Sequence[Contrast]) -> list[Contrast]:
@@ -130,9 +128,8 @@ def with_bins(sample: Sample) -> Sample:
 
 def task_spread(sample: Sample) -> TaskSpread | None:
     """None where there is one task, or one action for each."""
-    role_N, roles = sample.codes(("role",))
-    means = np.bincount(role_N, sample.scores, roles) / np.bincount(role_N, minlength=roles)
-    centred_N = sample.scores - means[role_N]
+    role_N, _ = sample.codes(("role",))
+    centred_N = taken_out(sample.scores, role_N)
     T, N = sample.resampler.tasks, len(centred_N)
     counts_T = np.asarray(np.bincount(sample.task_codes_N, minlength=T), np.float64)
     sums_T = np.asarray(np.bincount(sample.task_codes_N, centred_N, T), np.float64)
@@ -144,9 +141,10 @@ def task_spread(sample: Sample) -> TaskSpread | None:
     values = tuple(np.asarray(column[present], np.float64) for column in columns)
     found = sample.resampler.sums(present, np.zeros(len(present), np.int64), values, 1)
     point = _intraclass(found.point_KV[None, 0])[0]
-    found_share = estimate(float(point), _intraclass(found.boot_RKV[:, 0]), N, len(present), limits=CORRELATION)
+    share = estimate(float(point), _intraclass(found.boot_RKV[:, 0]), N, len(present), limits=CORRELATION)
+    at_least_0 = share.mapped(lambda value: max(0.0, value))  # an estimate may be below, which no variance can
     ends = _extremes(sample, sums_T, counts_T)
-    return TaskSpread(_at_least_0(found_share), ends[:_EXTREME_TASKS], ends[-_EXTREME_TASKS:])
+    return TaskSpread(at_least_0, ends[:_EXTREME_TASKS], ends[-_EXTREME_TASKS:])
 
 
 def small_strata(sample: Sample, dimension: str) -> list[str]:
@@ -159,33 +157,35 @@ def small_strata(sample: Sample, dimension: str) -> list[str]:
     ]
 
 
-def _contrast(
-    dimension: str,
-    names: Sequence[str],
-    level: int,
-    within: tuple[str, ...],
-    points_1LSV: NDArray[np.float64],
-    boots_RLSV: NDArray[np.float64],
-    tasks: int,
-    tasks_L: NDArray[np.int64],
-    spread: float,
-) -> Contrast:
-    others = [other for other in range(len(names)) if other != level]
-    versus = names[others[0]] if len(others) == 1 else f"other {plural(dimension)}"
-    fewest = int(min(tasks_L[level], tasks_L[others].sum()))
-    n = int(points_1LSV[..., 0].sum())
+@dataclass(frozen=True)
+class _Part:
+    """The rows inside of which levels are compared: sums by level and stratum, of the data and of each resample, and
+    how many tasks they are of, in all and by level."""
+
+    dimension: str
+    names: Sequence[str]
+    where: tuple[str, ...]
+    points_1LSV: NDArray[np.float64]
+    boots_RLSV: NDArray[np.float64]
+    tasks: int
+    tasks_L: NDArray[np.int64]
+
+
+def _contrast(part: _Part, level: int, spread: float) -> Contrast:
+    others = [other for other in range(len(part.names)) if other != level]
+    versus = part.names[others[0]] if len(others) == 1 else f"other {plural(part.dimension)}"
+    fewest = int(min(part.tasks_L[level], part.tasks_L[others].sum()))
+    counts_LS = part.points_1LSV[0, ..., 0]
 
     def estimated(statistic: Statistic, n: int) -> Estimate:
-        value = float(statistic(points_1LSV, level, others)[0])
-        return estimate(value, statistic(boots_RLSV, level, others), n, tasks, limits=SCORE_CHANGE, clusters=fewest)
+        value, boot_R = float(statistic(part.points_1LSV, level, others)[0]), statistic(part.boots_RLSV, level, others)
+        return estimate(value, boot_R, n, part.tasks, limits=SCORE_CHANGE, clusters=fewest)
 
-    shared_S = (points_1LSV[0, level, :, 0] > 0) & (points_1LSV[0, others, :, 0].sum(axis=0) > 0)
-    adjusted = estimated(_adjusted, int(points_1LSV[0, :, shared_S, 0].sum())) if shared_S.any() else None
-    effect = None
-    if adjusted is not None and spread > 0:
-        low, high = (None if bound is None else bound / spread for bound in (adjusted.low, adjusted.high))
-        effect = replace(adjusted, value=adjusted.value / spread, low=low, high=high)
-    return Contrast(dimension, names[level], versus, within, estimated(_raw, n), adjusted, effect)
+    raw = estimated(_raw, int(counts_LS.sum()))
+    shared_S = (counts_LS[level] > 0) & (counts_LS[others].sum(axis=0) > 0)
+    adjusted = estimated(_adjusted, int(counts_LS[:, shared_S].sum())) if shared_S.any() else None
+    effect = adjusted.mapped(lambda points: points / spread) if adjusted is not None and spread > 0 else None
+    return Contrast(part.dimension, part.names[level], versus, part.where, raw, adjusted, effect)
 
 
 def _halves(
@@ -216,20 +216,10 @@ def _codes_of(column: pd.Series, names: Sequence[str]) -> NDArray[np.int64]:
     return pd.Categorical(column.astype(str), categories=list(names)).codes.astype(np.int64)
 
 
-def _combinations(frame: pd.DataFrame, within: Sequence[str]) -> list[tuple[str, ...]]:
-    """The values of each combination that occurs, in the order of `Sample.codes`."""
-    if not within:
-        return [()]
-    keys = frame.groupby(list(within), observed=True, sort=True).size().index
-    return [tuple(str(part) for part in (key if isinstance(key, tuple) else (key,))) for key in keys]
-
-
 def _spread_within(scores_N: NDArray[np.float64], level_N: NDArray[np.int64]) -> float:
     """Standard deviation of scores around the mean of their level."""
-    counts = np.bincount(level_N)
-    means = np.bincount(level_N, scores_N) / np.maximum(counts, 1)
-    freedom = max(1, len(scores_N) - int((counts > 0).sum()))
-    return float(np.sqrt(((scores_N - means[level_N]) ** 2).sum() / freedom))
+    freedom = max(1, len(scores_N) - len(np.unique(level_N)))
+    return float(np.sqrt((taken_out(scores_N, level_N) ** 2).sum() / freedom))
 
 
 def _intraclass(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -239,12 +229,6 @@ def _intraclass(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
     mean_square_w = ratio(x2 - between, n - k)
     size = ratio(n - ratio(n2, n), k - 1)
     return ratio(mean_square_b - mean_square_w, mean_square_b + (size - 1) * mean_square_w)
-
-
-def _at_least_0(share: Estimate) -> Estimate:
-    """An estimate of a variance may come out below 0, which no variance can be: 0 is then its best value."""
-    low, high = (None if bound is None else max(0.0, bound) for bound in (share.low, share.high))
-    return replace(share, value=max(0.0, share.value), low=low, high=high)
 
 
 def _extremes(sample: Sample, sums_T: NDArray[np.float64], counts_T: NDArray[np.float64]) -> list[StratumMean]:

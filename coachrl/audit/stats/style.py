@@ -3,14 +3,16 @@ outcome and exit state."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.data.sample import Sample
-from coachrl.stats import CORRELATION, SCORE_CHANGE, Estimate, estimate, holm
+from coachrl.audit.data.sample import Floats, Sample, Statistic
+from coachrl.audit.stats.within import taken_out
+from coachrl.stats import CORRELATION, SCORE_CHANGE, Estimate, Limits, holm
 
 # Column -> (what it is, how an amount of it is said, with a place for the plural's s, and that amount of one unit).
 FEATURES = {
@@ -66,32 +68,32 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     cells_N, cells = sample.codes(GIVEN)
     score_N = sample.scores
     value_N = sample.frame[feature].to_numpy(np.float64)
-    ranks = [_inside_cells(stats.rankdata(column), cells_N, cells) for column in (score_N, value_N)]
-    plain = [_inside_cells(column, cells_N, cells) for column in (score_N, value_N)]
+    ranks = [taken_out(stats.rankdata(column), cells_N) for column in (value_N, score_N)]
+    plain = [taken_out(column, cells_N) for column in (value_N, score_N)]
     if any(np.allclose(column, 0) for column in (*ranks, *plain)):
         return None
     compared_N = np.bincount(cells_N, minlength=cells)[cells_N] > 1
-    n = int(compared_N.sum())
-    tasks = len(np.unique(sample.task_codes_N))
-    carrying = len(np.unique(sample.task_codes_N[np.abs(plain[1]) > _NOTHING]))
-    one = np.zeros(len(score_N), np.int64)
-    products = [(x * y, x * x, y * y) for x, y in ((ranks[1], ranks[0]), (plain[1], plain[0]))]
-    sums = sample.sums(one, 1, *products[0], *products[1])
+    carrying = len(np.unique(sample.task_codes_N[np.abs(plain[0]) > _NOTHING]))
     span = _usual_range(value_N[compared_N], cells_N[compared_N])
 
-    def figure(first: int, slope: bool) -> Estimate:
-        def statistic(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
-            xy, xx, yy = sums_RV[:, first], sums_RV[:, first + 1], sums_RV[:, first + 2]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                return span * xy / xx if slope else xy / np.sqrt(xx * yy)
+    def slope_of(sums_RV: Floats) -> Floats:
+        _, xy, xx, _ = sums_RV.T
+        return span * xy / xx
 
-        point = float(statistic(sums.point_KV)[0])
-        limits = SCORE_CHANGE if slope else CORRELATION
-        return estimate(point, statistic(sums.boot_RKV[:, 0]), n, tasks, limits=limits, clusters=carrying)
+    def correlation_of(sums_RV: Floats) -> Floats:
+        _, xy, xx, yy = sums_RV.T
+        return xy / np.sqrt(xx * yy)
 
-    slope = figure(4, slope=True)
+    def figure(statistic: Statistic, columns: Sequence[Floats], limits: Limits) -> Estimate:
+        x_N, y_N = columns
+        products = (x_N * y_N, x_N * x_N, y_N * y_N)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return sample.total(statistic, *products, n=int(compared_N.sum()), limits=limits, clusters=carrying)
+
+    slope = figure(slope_of, plain, SCORE_CHANGE)
     no_slope = _why_no_slope(slope, span)
-    effect = StyleEffect(feature, role, figure(1, slope=False), slope, _amount(feature, span), span)
+    rho = figure(correlation_of, ranks, CORRELATION)
+    effect = StyleEffect(feature, role, rho, slope, _amount(feature, span), span)
     return replace(effect, slope=None, no_slope=no_slope) if no_slope else effect
 
 
@@ -117,9 +119,3 @@ def _amount(feature: str, span: float) -> str:
     _, words, units = FEATURES[feature]
     amount = f"{units * span:,.0f}" if units * span >= 10 else f"{units * span:.2g}"
     return f"{amount} {words.format('' if amount == '1' else 's')}"
-
-
-def _inside_cells(values_N: NDArray[np.float64], cells_N: NDArray[np.int64], cells: int) -> NDArray[np.float64]:
-    """Deviations from the mean of each cell."""
-    means = np.bincount(cells_N, values_N, cells) / np.maximum(np.bincount(cells_N, minlength=cells), 1)
-    return values_N - means[cells_N]

@@ -98,8 +98,8 @@ def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
     if gaps:
         gap = max(gaps, key=lambda estimate: abs(estimate.value))
         found["audit/category_gap"] = gap.value
-        if gap.low is not None and gap.high is not None:
-            found |= {"audit/category_gap_low": gap.low, "audit/category_gap_high": gap.high}
+        if gap.low is not None:
+            found["audit/category_gap_low"], found["audit/category_gap_high"] = gap.bounds
     length = [effect for effect in style_effects(sample) if effect.feature == "tokens" and not effect.role]
     if length:
         found["audit/length_rho"] = length[0].rho.value

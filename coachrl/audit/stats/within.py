@@ -9,7 +9,7 @@ handful of tasks can accuse nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -17,12 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.data.sample import Sample
+from coachrl.audit.data.sample import Floats, Sample, Statistic
 from coachrl.seeding import generator
 from coachrl.stats import SCORE_CHANGE, UNLIMITED, Estimate, Limits, at_limit, interval, p_without_spread
-
-Floats = NDArray[np.float64]
-Statistic = Callable[[Floats], Floats]
 
 _LARGE = 40  # tasks from which Student's t alone is trusted
 _ENUMERATED = 12  # tasks whose every combination of signs is tried

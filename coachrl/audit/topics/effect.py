@@ -57,10 +57,13 @@ class Effect:
         return LEAST[self.unit] if self.least is None else self.least
 
     @property
+    def has_enough_tasks(self) -> bool:
+        return self.estimate.tasks >= self.fewest
+
+    @property
     def is_certain(self) -> bool:
-        enough = self.estimate.tasks >= self.fewest
         far = abs(self.estimate.value - self.null) >= self.smallest
-        return enough and self.p is not None and self.p < ALPHA and far
+        return self.has_enough_tasks and self.p is not None and self.p < ALPHA and far
 
     @property
     def shown(self) -> str:
@@ -71,21 +74,20 @@ class Effect:
     @property
     def is_visible(self) -> bool:
         """Whether there is an effect on this scale that the run would have shown."""
-        enough = self.estimate.tasks >= self.fewest
-        return enough and self.visible is not None and self.visible <= _GREATEST[self.unit]
+        return self.has_enough_tasks and self.visible is not None and self.visible <= _GREATEST[self.unit]
 
     @property
     def is_ruled_out(self) -> bool:
         """Whether the figure is surely on the harmless side of what it is tested against."""
         high = self.estimate.high
-        return self.null > 0 and self.estimate.tasks >= self.fewest and high is not None and high < self.null
+        return self.null > 0 and self.has_enough_tasks and high is not None and high < self.null
 
     @property
     def visible_words(self) -> str:
         """From where on it would have been seen."""
         if self.is_ruled_out and not self.is_visible:
             return f"surely below {self.null:g}, from where on it would be named"
-        if self.visible is None and self.estimate.tasks >= self.fewest:
+        if self.visible is None and self.has_enough_tasks:
             return "how large it would have to be, to be seen, cannot be said"
         if not self.is_visible:
             return "on so few tasks it would not have been seen, however large"
@@ -94,11 +96,9 @@ class Effect:
     @property
     def rules_out(self) -> bool:
         """Whether nothing large can have been missed."""
-        return self.is_ruled_out or (
-            self.estimate.tasks >= self.fewest
-            and self.visible is not None
-            and self.visible - self.null <= MOST_UNSEEN[self.unit]
-        )
+        if self.is_ruled_out or not self.has_enough_tasks or self.visible is None:
+            return self.is_ruled_out
+        return self.visible - self.null <= MOST_UNSEEN[self.unit]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.within import Floats, by_task, first_over_second, one_sided, over_tasks, taken_out
+from coachrl.audit.data.sample import Floats, Sample
+from coachrl.audit.stats.within import by_task, first_over_second, one_sided, over_tasks, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import CORRELATION, SHARE, Estimate
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.within import Floats, one_sided, slope
+from coachrl.audit.data.sample import Floats, Sample
+from coachrl.audit.stats.within import one_sided, slope
 from coachrl.audit.topics.effect import Effect, TopicFinding
-from coachrl.stats import SCORE_CHANGE, SHARE_CHANGE, Estimate
+from coachrl.stats import SCORE_CHANGE, SHARE_CHANGE
 
 _CODE_ROLE = 0.5  # share of a role's parts that ran code, from which their exit state says whether it failed
 _WEIGHT = 5.0
@@ -76,11 +76,8 @@ def _effect(sample: Sample, role: str) -> Effect | None:
     of_score = (f"{role}'s score", score)
     # Where the score did not rise enough the failures are nobody's game, however certain.
     certain = replace(failures, p=p if score.value >= 0.25 or p is None else max(p, 0.5))
-    return Effect(f"failures after {role}", named, _of_handovers(certain), "share", second=of_score, fewest=8)
-
-
-def _of_handovers(estimate: Estimate) -> Estimate:
-    return replace(estimate, of="hand-overs")
+    of_handovers = replace(certain, of="hand-overs")
+    return Effect(f"failures after {role}", named, of_handovers, "share", second=of_score, fewest=8)
 
 
 def _by_pay(sample: Sample, failed_N: Floats) -> str:

@@ -44,8 +44,8 @@ def _words(contrast: Contrast, gap: Estimate) -> str:
         first, second, how = second, first, "higher"
     where = f" for {contrast.within[0]}" if contrast.within else ""
     bounds = ""
-    if gap.low is not None and gap.high is not None:
-        low, high = sorted((abs(gap.low), abs(gap.high)))
+    if gap.low is not None:
+        low, high = sorted(map(abs, gap.bounds))
         bounds = f" [{low:.1f}, {high:.1f}]"
     return (
         f"scores {first} {abs(gap.value):.1f} points {how} than {second}{where}{bounds} at equal outcome "

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.within import Floats, first_over_second, one_sided, over_tasks, slope_sums
+from coachrl.audit.data.sample import Floats, Sample
+from coachrl.audit.stats.within import first_over_second, one_sided, over_tasks, slope_sums
 from coachrl.audit.topics.effect import ALPHA, LEAST, Effect, TopicFinding
 from coachrl.stats import SCORE_CHANGE
 

@@ -11,8 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.within import Floats, leaning, slope, taken_out
+from coachrl.audit.data.sample import Floats, Sample
+from coachrl.audit.stats.within import leaning, slope, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import SHARE_CHANGE
 
@@ -129,11 +129,10 @@ def _badness(sample: Sample, scores_N: Floats) -> Floats:
 
 def _company(sample: Sample, scores_N: Floats, group: Sequence[str]) -> Floats:
     """Mean score of the group's other actions, as far above their roles' means; 0 where none has a score."""
-    role_N, roles = sample.codes(("role",))
+    role_N, _ = sample.codes(("role",))
     known_N = np.isfinite(scores_N)
-    counts = np.maximum(np.bincount(role_N[known_N], minlength=roles), 1)
-    means = np.bincount(role_N[known_N], scores_N[known_N], roles) / counts
-    left_N = np.where(known_N, scores_N - means[role_N], 0.0)
+    left_N = np.zeros(len(scores_N))
+    left_N[known_N] = taken_out(scores_N[known_N], role_N[known_N])
     group_N, groups = sample.codes(group)
     others_N = np.bincount(group_N, known_N, groups)[group_N] - known_N
     return np.asarray((np.bincount(group_N, left_N, groups)[group_N] - left_N) / np.maximum(others_N, 1))

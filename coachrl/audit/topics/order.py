@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.within import Floats, slope
+from coachrl.audit.data.sample import Floats, Sample
+from coachrl.audit.stats.within import slope
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import Estimate
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 AUX = "aux"
 SCHEMES = ("fallback", "coordinator", "strategy_filter", "decorator", "wrapper", "ignored", "none")
@@ -130,49 +130,38 @@ class _Uses(ast.NodeVisitor):
 
     def __init__(self, function: _Function) -> None:
         self.found: list[_Use] = []
-        self._guarded = self._repeated = self._deciding = self._dropped = False
+        self._here = _Use(kept=True, guarded=False, repeated=False, deciding=False)
         self._nodes = list(_own_nodes(function))
         self._read = {n.id for n in self._nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         self._tested = {n.id for test in _tests(self._nodes) for n in ast.walk(test) if isinstance(n, ast.Name)}
-        self._block(function.body)
+        self._inside(function.body)
 
-    def _block(self, statements: list[ast.stmt]) -> None:
-        for statement in statements:
-            self.visit(statement)
-            if isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
+    def _inside(self, nodes: Iterable[ast.AST], **around: bool) -> None:
+        """Visit expressions, or statements up to where they are left. around: what then surrounds a use."""
+        before, self._here = self._here, replace(self._here, **around)
+        for node in nodes:
+            self.visit(node)
+            if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue):
                 break
-
-    def _inside(self, nodes: list[ast.stmt] | list[ast.expr], **flags: bool) -> None:
-        before = {name: getattr(self, f"_{name}") for name in flags}
-        for name, value in flags.items():
-            setattr(self, f"_{name}", value)
-        if nodes and isinstance(nodes[0], ast.stmt):
-            self._block([node for node in nodes if isinstance(node, ast.stmt)])
-        else:
-            for node in nodes:
-                self.visit(node)
-        for name, value in before.items():
-            setattr(self, f"_{name}", value)
+        self._here = before
 
     def visit_Call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Name) and node.func.id == AUX:
-            self._note(self._repeated)
+            self.found.append(self._here)
         elif any(isinstance(a, ast.Name) and a.id == AUX for a in _arguments(node)):
-            self._note(True)  # map(aux, ...), sorted(..., key=aux): something else calls it, for each
+            # map(aux, ...), sorted(..., key=aux): something else calls it, for each
+            self.found.append(replace(self._here, repeated=True))
         self.generic_visit(node)
-
-    def _note(self, repeated: bool) -> None:
-        self.found.append(_Use(not self._dropped, self._guarded, repeated, self._deciding))
 
     def visit_Expr(self, node: ast.Expr) -> None:
         """What stands by itself is dropped, but for a call of something that may keep it: a method, a function of the
         program's own."""
         called = node.value.func if isinstance(node.value, ast.Call) else None
         named = isinstance(called, ast.Name) and called.id != AUX and not hasattr(builtins, called.id)
-        self._inside([node.value], dropped=not (named or isinstance(called, ast.Attribute)))
+        self._inside([node.value], kept=named or isinstance(called, ast.Attribute))
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        self._inside([node.test], dropped=True)
+        self._inside([node.test], kept=False)
 
     def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
         if node.value is None:
@@ -180,15 +169,15 @@ class _Uses(ast.NodeVisitor):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
         plain = all(isinstance(target, ast.Name | ast.Tuple) for target in targets)
-        dropped = plain and not set(names) & self._read
-        self._inside([node.value], dropped=dropped, deciding=self._deciding or bool(set(names) & self._tested))
+        kept = not plain or not self._read.isdisjoint(names)
+        self._inside([node.value], kept=kept, deciding=self._here.deciding or not self._tested.isdisjoint(names))
 
     visit_AnnAssign = visit_Assign
 
     def visit_If(self, node: ast.If) -> None:
         self._inside([node.test], deciding=True)
-        self._block(node.body)
-        self._block(node.orelse)
+        self._inside(node.body)
+        self._inside(node.orelse)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self._inside([node.test], deciding=True)
@@ -197,28 +186,28 @@ class _Uses(ast.NodeVisitor):
     def visit_Match(self, node: ast.Match) -> None:
         self._inside([node.subject], deciding=True)
         for case in node.cases:
-            self._block(case.body)
+            self._inside(case.body)
 
     def visit_While(self, node: ast.While) -> None:
         self._inside([node.test], deciding=True, repeated=True)
         if _truth(node.test) is not False:
             self._inside(node.body, repeated=True)
-        self._block(node.orelse)
+        self._inside(node.orelse)
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
         self.visit(node.iter)
         self._inside(node.body, repeated=True)
-        self._block(node.orelse)
+        self._inside(node.orelse)
 
     visit_AsyncFor = visit_For
 
     def visit_Try(self, node: ast.Try) -> None:
         handled = any(not _gives_up(handler.body) for handler in node.handlers)
-        self._inside(node.body, guarded=self._guarded or handled)
+        self._inside(node.body, guarded=self._here.guarded or handled)
         for handler in node.handlers:
-            self._block(handler.body)
-        self._block(node.orelse)
-        self._block(node.finalbody)
+            self._inside(handler.body)
+        self._inside(node.orelse)
+        self._inside(node.finalbody)
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
         self.visit(node.iter)
@@ -234,13 +223,9 @@ class _Uses(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: _Function) -> None:
         """A function inside runs where it is called, which is taken as given; reads of it count."""
-        self._block(node.body)
+        self._inside(node.body)
 
     visit_AsyncFunctionDef = visit_FunctionDef
-
-    def generic_visit(self, node: ast.AST) -> None:
-        for child in ast.iter_child_nodes(node):
-            self.visit(child)
 
 
 def _is_wrapper(entry: _Function) -> bool:
@@ -272,9 +257,10 @@ def _held(value: ast.expr | None, held: dict[str, ast.expr]) -> ast.expr:
 
 
 def _passes_on(value: ast.expr) -> bool:
-    direct = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == AUX
-    plain = ast.Name | ast.Constant | ast.Starred
-    return direct and isinstance(value, ast.Call) and all(isinstance(a, plain) for a in _arguments(value))
+    match value:
+        case ast.Call(func=ast.Name(id=name)) if name == AUX:
+            return all(isinstance(a, ast.Name | ast.Constant | ast.Starred) for a in _arguments(value))
+    return False
 
 
 def _gives_up(handler: list[ast.stmt]) -> bool:

@@ -11,7 +11,7 @@ import ast
 import asyncio
 import importlib.util
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,8 +149,5 @@ def _preamble(prompt: str, entry_point: str) -> str:
         body = ast.parse(prompt).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
-    return "\n\n".join(ast.unparse(node) for node in _without(body, entry_point))
-
-
-def _without(body: Iterable[ast.stmt], name: str) -> list[ast.stmt]:
-    return [node for node in body if not (isinstance(node, ast.FunctionDef) and node.name == name)]
+    given = [node for node in body if not (isinstance(node, ast.FunctionDef) and node.name == entry_point)]
+    return "\n\n".join(map(ast.unparse, given))

@@ -146,11 +146,15 @@ def _read(output: str, mark: str, suite: Suite, state: ExecutionState) -> SuiteR
             told.setdefault(category, []).append(rest)
     finished = "done" in told and state == "ok"
     held = set(told.get("pass", ()))
-    if not finished and told.get("enter"):  # it ended inside of this one
-        held = held - {told["enter"][-1]} if len(told["enter"]) < _MAX_ENTERED else set()
-    notes = dict(entry.partition(" ")[::2] for category in ("fail", "crash") for entry in told.get(category, ()))
-    ran = {*held, *(entry.partition(" ")[0] for entry in told.get("fail", ()))}
-    ran -= {entry.partition(" ")[0] for entry in told.get("crash", ())}
+    entered = told.get("enter", [])
+    if not finished and len(entered) < _MAX_ENTERED:
+        held -= set(entered[-1:])  # it ended inside of this one
+    elif not finished:
+        held = set()
+    failed = dict(_placed(line) for line in told.get("fail", ()))
+    crashed = dict(_placed(line) for line in told.get("crash", ()))
+    notes = failed | crashed
+    ran = (held | failed.keys()) - crashed.keys()
     places = [str(place) for place in range(len(suite.assertions))]
     return SuiteResult(
         passed=tuple(place in held and place not in notes for place in places),
@@ -161,6 +165,12 @@ def _read(output: str, mark: str, suite: Suite, state: ExecutionState) -> SuiteR
         state=state,
         problem=_problem("".join(told.get("problem", ())), finished, state),
     )
+
+
+def _placed(line: str) -> tuple[str, str]:
+    """The place of an assertion, and what is said of it."""
+    place, _, words = line.partition(" ")
+    return place, words
 
 
 def _problem(told: str, finished: bool, state: ExecutionState) -> str:

@@ -122,7 +122,7 @@ def grade_math(text: str, truth: MathTruth) -> Outcome:
     if truth.grader:
         equal = _own_verdict(truth.grader, answer, truth.answer)
     else:
-        equal = any(_equal(right, answer) for right in _right_answers(truth.answer))
+        equal = any(same_answer(right, answer) for right in _right_answers(truth.answer))
     brief = answer if len(answer) <= 200 else f"{answer[:200]} ..."
     return Outcome(
         success=equal,
@@ -156,11 +156,6 @@ def _own_verdict(path: str, answer: str, reference: str) -> bool:
     if not isinstance(equal, bool):
         raise TaskError(f"grader {path} gave {brief(equal)}, neither True nor False")
     return equal
-
-
-def same_answer(first: str, second: str) -> bool:
-    """Whether two answers are equal by the rules that grade them. It may take seconds, as `grade_math`."""
-    return _equal(first, second)
 
 
 def _task(entry: Any, stem: str, place: str, position: int, fields: ProblemFields) -> Task:
@@ -259,7 +254,8 @@ def _right_answers(reference: str) -> list[str]:
     return answers.split(" or ") if several else [reference]
 
 
-def _equal(reference: str, answer: str) -> bool:
+def same_answer(reference: str, answer: str) -> bool:
+    """Whether an answer equals the reference by the rules that grade it. It may take seconds, as `grade_math`."""
     right, given = read_number(reference), read_number(answer)
     if right is not None and given is not None:
         return same_number(given, right)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from operator import add, floordiv, mul, sub
 from typing import TypeVar
 
 import numpy as np
@@ -63,6 +64,7 @@ _ONE_STEP = (
     ("*", "{name} gets {b_things} every day for {a} days. How many {things} does {name} get in all?"),
     ("*", "{name} has boxes that hold {b_things} each. How many {things} fit in {a} boxes?"),
 )
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul, "/": floordiv}
 _RESULTS = {"+": "sum", "-": "difference", "*": "product"}
 _START = "{name} has {a_things}."
 _STEPS = (
@@ -89,15 +91,7 @@ class _Step:
     b: int
 
     def apply(self, quantity: int) -> int:
-        match self.operator:
-            case "+":
-                return quantity + self.b
-            case "-":
-                return quantity - self.b
-            case "*":
-                return quantity * self.b
-            case _:
-                return quantity // self.b
+        return _OPERATIONS[self.operator](quantity, self.b)
 
 
 @dataclass(frozen=True)
@@ -209,13 +203,12 @@ def _problems(level: int, seed: int, split: Split) -> Iterator[Task]:
 
 def _tell(a: int, steps: Sequence[_Step], name: str, thing: str) -> str:
     people = {"name": name, "other": _OTHER_NAME[name], "things": _THINGS[thing]}
-    sentences = (
-        [step.text for step in steps] if len(steps) == 1 else [_START, *(step.text for step in steps), _QUESTION]
-    )
-    operands = [steps[0].b] if len(steps) == 1 else [0, *(step.b for step in steps), 0]
+    told = [(step.text, step.b) for step in steps]
+    if len(steps) > 1:
+        told = [(_START, 0), *told, (_QUESTION, 0)]
     return " ".join(
         sentence.format(**people, a=a, b=b, a_things=_number_of(a, thing), b_things=_number_of(b, thing))
-        for sentence, b in zip(sentences, operands, strict=True)
+        for sentence, b in told
     )
 
 

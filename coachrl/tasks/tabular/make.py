@@ -64,11 +64,29 @@ def make_task(folder: Path, root: Path, task_list: str, wanted: Wanted) -> Task:
     category = wanted.category or _category(train[wanted.target], folder / "train.csv")
     if category not in METRICS:
         raise ConfigError(f"--category must be {' or '.join(METRICS)}{nearest(category, METRICS)}")
-    metric = wanted.metric or DEFAULT_METRIC[category]
-    if ALIASES.get(metric, metric) not in METRICS[category]:
-        offered = METRICS[category]
+    metric = _metric(wanted, category)
+    id_column = _with_ids(train, test, wanted)
+    if not [column for column in test if column in train and column not in (id_column, wanted.target)]:
+        raise TaskError(
+            f"{folder}: beside {one_line(wanted.target)} and {one_line(id_column)} its train.csv and test.csv share no "
+            "column: there is nothing to predict from"
+        )
+    about = wanted.about or f"Train a model on train.csv and predict {wanted.target} for each row of test.csv."
+    task = TabularTask(name, category, metric, wanted.target, about, id_column)
+    return _add(task, root, task_list, train, test)
+
+
+def _metric(wanted: Wanted, category: str) -> str:
+    """Raises ConfigError for one that the category does not have."""
+    metric, offered = wanted.metric or DEFAULT_METRIC[category], METRICS[category]
+    if ALIASES.get(metric, metric) not in offered:
         shown = f"'{one_line(metric)}' is not offered for {category}{nearest(metric, offered)}"
         raise ConfigError(f"--metric {shown}: {', '.join(offered)}")
+    return metric
+
+
+def _with_ids(train: pd.DataFrame, test: pd.DataFrame, wanted: Wanted) -> str:
+    """The column that names each row of both tables once, put into them where they have none. Raises ConfigError."""
     id_column = wanted.id_column or _id_column(train, test, wanted.target)
     if id_column not in train:
         if wanted.id_column is not None:
@@ -82,14 +100,7 @@ def make_task(folder: Path, root: Path, task_list: str, wanted: Wanted) -> Task:
     for name_of, table in (("train.csv", train), ("test.csv", test)):
         if not table[id_column].is_unique:
             raise ConfigError(f"--id {one_line(id_column)}: it names several rows of {name_of} alike")
-    if not [column for column in test if column in train and column not in (id_column, wanted.target)]:
-        raise TaskError(
-            f"{folder}: beside {one_line(wanted.target)} and {one_line(id_column)} its train.csv and test.csv share no "
-            "column: there is nothing to predict from"
-        )
-    about = wanted.about or f"Train a model on train.csv and predict {wanted.target} for each row of test.csv."
-    task = TabularTask(name, category, metric, wanted.target, about, id_column)
-    return _add(task, root, task_list, train, test)
+    return id_column
 
 
 def _check_places(folder: Path, root: Path) -> None:

@@ -84,10 +84,6 @@ def _rmse(r: Regressed) -> float:
     return float(sk.root_mean_squared_error(r.true_N, r.predicted_N))
 
 
-def _mae(r: Regressed) -> float:
-    return float(sk.mean_absolute_error(r.true_N, r.predicted_N))
-
-
 def _rmsle(r: Regressed) -> float:
     if min(r.true_N.min(), r.predicted_N.min()) < 0:
         return float("nan")
@@ -115,7 +111,7 @@ CLASSIFICATION: Mapping[str, Callable[[Classified], float]] = {
 }
 REGRESSION: Mapping[str, Callable[[Regressed], float]] = {
     "rmse": _rmse,
-    "mae": _mae,
+    "mae": lambda r: float(sk.mean_absolute_error(r.true_N, r.predicted_N)),
     "rmsle": _rmsle,
     "mcrmse": _rmse,  # columns are averaged in `tabular`
     "medae": lambda r: float(sk.median_absolute_error(r.true_N, r.predicted_N)),

@@ -65,7 +65,8 @@ def rules(size: int) -> str:
 
 
 def has_duplicates(grid: Grid) -> bool:
-    return any(len(digits) != len(set(digits)) for digits in map(_filled, _units(grid)))
+    filled = ([digit for digit in unit if digit] for unit in _units(grid))
+    return any(len(digits) != len(set(digits)) for digits in filled)
 
 
 def filled_in(grid: Grid, edit: Edit) -> Grid:
@@ -156,7 +157,3 @@ def _units(grid: Grid) -> Iterable[list[int]]:
     for top in range(0, size, high):
         for left in range(0, size, wide):
             yield [grid[r][c] for r in range(top, top + high) for c in range(left, left + wide)]
-
-
-def _filled(digits: list[int]) -> list[int]:
-    return [digit for digit in digits if digit]
