@@ -196,6 +196,7 @@ def test_the_log_of_a_run_holds_what_the_program_said_meanwhile_fit_for_a_termin
     monkeypatch.setattr(logging.getLogger("coachrl"), "propagate", False)  # pytest's own handler raises below
     before = list(logging.getLogger("coachrl").handlers)
     with run.logging():
+        [kept] = [handler for handler in logging.getLogger("coachrl").handlers if handler not in before]
         log.warning("déjà \x1b[31m %s", "vu")
         logging.getLogger("another").warning("not ours")
         log.warning("%d", "no number")  # a bug, which is not hidden
@@ -204,7 +205,7 @@ def test_the_log_of_a_run_holds_what_the_program_said_meanwhile_fit_for_a_termin
     date, time, level, name, *words = line.split(" ")
     assert (level, name, words[0], words[-1]) == ("WARNING", "coachrl.part:", "déjà", "vu") and "\x1b" not in line
     assert len(date) == 10 and time[2] == ":" and "Logging error" in capsys.readouterr().err
-    assert logging.getLogger("coachrl").handlers == before
+    assert logging.getLogger("coachrl").handlers == before and kept.stream is None, "the file is closed"
 
 
 def test_a_discarded_run_leaves_its_name_to_others(tmp_path):

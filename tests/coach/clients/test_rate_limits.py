@@ -257,7 +257,7 @@ def test_what_a_provider_took_from_one_refusal_to_the_next_bounds_the_pace(
     asked_s: float | None, in_flight_too: bool, began_s: tuple[float, ...], taken: int, passed_s: float
 ) -> None:
     """The second of four calls is refused after 0.3 s, the eighth later on. Five a second were tried since, and fewer
-    were asked for: the quota is at most a quarter above what was taken. Four calls since the refusal: two fifths less."""
+    were asked for: the quota is at most a quarter above what was taken. After four calls it is cut by two fifths."""
     pace = Pace()
     for number in range(4):
         pace.began(number / 10, waited=False)

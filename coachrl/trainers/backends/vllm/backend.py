@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,9 @@ from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.backends.torch.backend import PolicyTrainer, tell_in
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.vllm.engine import Engine
+from coachrl.trainers.backends.vllm.replies import new_ones
 from coachrl.trainers.backends.vllm.shapes import check_shapes
-from coachrl.trainers.backends.vllm.turns import Told, Turns
+from coachrl.trainers.backends.vllm.turns import Turns
 from coachrl.trainers.backends.vllm.weights import Weights
 from coachrl.types import Generation, SamplingParams
 
@@ -64,7 +65,7 @@ class VllmBackend(PolicyTrainer):
         self.check_room(policy, len(prompt_ids), sampling.max_new_tokens)
         version, stop_ids = self._weights_version, self.tokenizer(policy).eos_ids
         heard = token_listener()
-        told = None if heard is None else _new_ones(partial(tell_in, asyncio.get_running_loop(), heard))
+        told = None if heard is None else new_ones(partial(tell_in, asyncio.get_running_loop(), heard))
         reply = await self._turns.ask(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids, told)
         certain = sampling.temperature == 0  # the most likely token, whatever its probability was
         logprobs = (0.0,) * len(reply.token_ids) if certain else reply.logprobs
@@ -130,19 +131,6 @@ class VllmBackend(PolicyTrainer):
             seen.add(address)
             copies[name] = weight.detach().to(self._dtype, copy=True)
         return Weights(copies)
-
-
-def _new_ones(tell: Callable[[int], None]) -> Told:
-    """Is given all tokens of a reply again and again, and tells each of them once."""
-    count = 0
-
-    def told(token_ids: tuple[int, ...]) -> None:
-        nonlocal count
-        for token in token_ids[count:]:
-            tell(token)
-        count = len(token_ids)
-
-    return told
 
 
 def _memory_folder() -> str | None:
