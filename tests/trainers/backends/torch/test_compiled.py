@@ -103,7 +103,7 @@ def test_layers_that_give_something_else_are_refused(folder, monkeypatch):
     ("off", "said"), [(0.0, None), (1e-7, None), (1e-3, r"by 0\.001 on average"), (float("nan"), "by nan on average")]
 )
 def test_what_compiled_layers_give_is_held_against_the_rounding_of_plain_ones(folder, monkeypatch, off, said):
-    """Nothing is compiled: the results are made up. In float32 a hundred thousandth of the states' spread is allowed."""
+    """Nothing is compiled: the results are made up. In float32 1e-5 of the states' spread is allowed."""
 
     def states(model, layers, precision):
         with torch.no_grad(), precision():
