@@ -48,6 +48,16 @@ def test_latest_points_to_the_newest_run(tmp_path):
     assert Run.open(tmp_path / "runs" / "latest").config() == run.config()
 
 
+def test_a_folder_that_is_called_latest_stays_and_the_run_begins_without_the_link(tmp_path, caplog):
+    (tmp_path / "runs" / "latest" / "mine").mkdir(parents=True)
+    run = make_run(tmp_path)
+    assert (run.folder / "config.yaml").is_file() and (tmp_path / "runs" / "latest" / "mine").is_dir()
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told.startswith("runs/latest was not moved: ")
+    make_run(tmp_path, "two")
+    assert {path.name for path in (tmp_path / "runs").glob(".latest.*")} <= {f".latest.{os.getpid()}"}
+
+
 def test_an_interrupt_while_the_folder_is_made_leaves_nothing(tmp_path, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
