@@ -91,6 +91,17 @@ def test_one_that_cannot_be_added_is_refused_in_a_line(adapter, settings, words)
     assert not merged.exists() or not list(merged.iterdir())
 
 
+def test_one_without_settings_or_whose_base_is_an_adapter_too_is_refused_in_a_line(adapter, tiny_model, tmp_path):
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    shutil.copyfile(adapter / "adapter_config.json", base / "adapter_config.json")
+    change(adapter, base_model_name_or_path=str(base))
+    with pytest.raises(PolicyError, match=r"adapter .*: its base .*base is an adapter too$"):
+        whole_model(adapter)
+    (adapter / "adapter_config.json").write_text("[]")
+    with pytest.raises(PolicyError, match=r"adapter .*: adapter_config\.json holds no settings$"):
+        whole_model(adapter)
+
+
 def test_settings_that_are_left_open_are_plain(adapter):
     """A version of peft that does not know a setting leaves it out, and one may write null for none."""
     change(adapter, use_dora=None, rank_pattern=None, bias=None, fan_in_fan_out=None)
