@@ -193,7 +193,13 @@ def test_metrics_for_which_there_is_no_room_leave_no_piece(tmp_path):
     assert (run.folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 
-def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp_path, capsys):
+@pytest.fixture
+def no_handlers(monkeypatch):
+    """A command that another test has called in this process may have left its own, which prints."""
+    monkeypatch.setattr(logging.getLogger("coachrl"), "handlers", [])
+
+
+def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp_path, capsys, no_handlers):
     run = make_run(tmp_path)
     with pytest.raises(SystemExit, match="what ended the run"), room_for(100), run.logging():
         logging.getLogger("coachrl").warning("x" * 1000)
@@ -201,7 +207,9 @@ def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp
     assert capsys.readouterr().err == "" and (run.folder / "log.txt").stat().st_size == 100
 
 
-def test_the_log_of_a_run_holds_what_the_program_said_meanwhile_fit_for_a_terminal(tmp_path, monkeypatch, capsys):
+def test_the_log_of_a_run_holds_what_the_program_said_meanwhile_fit_for_a_terminal(
+    tmp_path, monkeypatch, capsys, no_handlers
+):
     run, log = make_run(tmp_path), logging.getLogger("coachrl.part")
     monkeypatch.setattr(logging.getLogger("coachrl"), "propagate", False)  # pytest's own handler raises below
     before = list(logging.getLogger("coachrl").handlers)
