@@ -124,4 +124,9 @@ class ConsoleHandler(logging.Handler):
     """Log records on stderr, each on a line of its own however narrow the terminal is."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        err.print(f"{record.levelname.lower()}: {self.format(record)}", style="yellow")
+        try:
+            line = self.format(record)
+        except (TypeError, ValueError):  # arguments that do not fit their message are a bug, and end no run
+            self.handleError(record)
+            return
+        err.print(f"{record.levelname.lower()}: {line}", style="yellow")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -47,17 +48,24 @@ def user_code(what_failed: str, error: type[CoachrlError]) -> Iterator[None]:
 
 def check_plain(function: Any, what: str) -> None:
     """Raises ConfigError where a call gives something to await or to draw from, in the place of its result."""
-    function = inspect.unwrap(function)
-    if inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(_called(function)):
         raise ConfigError(f"{what} is async: it must be a plain function, without `async`")
     check_no_generator(function, what)
 
 
 def check_no_generator(function: Any, what: str) -> None:
     """Raises ConfigError where a call gives something to draw from, in the place of its result."""
-    function = inspect.unwrap(function)
+    function = _called(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(f"{what} is a generator: it must `return` its result, and not `yield` it")
+
+
+def _called(function: Any) -> Any:
+    """What runs in the end: behind decorators, and of an object with `__call__` that method."""
+    function = inspect.unwrap(function)
+    if inspect.isroutine(function) or isinstance(function, (type, functools.partial)):
+        return function
+    return inspect.unwrap(type(function).__call__)
 
 
 def check_takes(function: Callable[..., Any], arguments: Iterable[str], what: str) -> None:

@@ -117,10 +117,12 @@ def cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) -> 
     cost_usd = sum((score.usage for score in scores.values()), Usage()).cost_usd
     if cost_usd is not None:
         metrics["cost/usd"] = cost_usd
-    for name in ("external/calls", "external/usd"):  # of roles that models of providers play
-        told = [episode.outcome.metrics[name] for episode in episodes if name in episode.outcome.metrics]
-        if told:
-            metrics[f"cost/{name}"] = sum(told)
+    # Of roles that models of providers play. An episode with a call of unknown price tells no dollars.
+    told = [e.outcome.metrics for e in episodes if "external/calls" in e.outcome.metrics]
+    if told:
+        metrics["cost/external/calls"] = sum(outcome["external/calls"] for outcome in told)
+    if told and all("external/usd" in outcome for outcome in told):
+        metrics["cost/external/usd"] = sum(outcome["external/usd"] for outcome in told)
     return metrics
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from audit_runs import likes_sums, write_run
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from coachrl.audit.audit import audit_runs, with_asked
 from coachrl.audit.faults.localization import FaultLocalization
 from coachrl.audit.probes.asked import Asked, asked_verdicts
-from coachrl.audit.probes.asking import saved_requests
+from coachrl.audit.probes.asking import ProbeSettings, ask_coach, saved_requests
 from coachrl.audit.probes.perturbations import EXCHANGED, PERTURBATIONS, perturbations_for, renamed, with_other_category
 from coachrl.audit.probes.probes import Probe, draw_requests, run_probes, variants
 from coachrl.audit.verdicts import AuditVerdict
@@ -24,8 +25,8 @@ from coachrl.coach.clients.cost_estimate import CostEstimate, estimate_requests
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
-from coachrl.config import CoachConfig, MemberConfig, load_config
-from coachrl.errors import CoachError, ConfigError
+from coachrl.config import CoachConfig, MemberConfig, RunConfig, load_config
+from coachrl.errors import CoachError, CoachUnavailable, ConfigError
 from coachrl.runs.folder import Run
 from coachrl.stats import Estimate
 from coachrl.testing.actions import make_action
@@ -219,6 +220,59 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
     assert isinstance(refused.exception, ConfigError) and "add --yes" in str(refused.exception)
     idle = cli.invoke(app, ["audit", str(run.folder), "--coach", "rules"])
     assert isinstance(idle.exception, ConfigError) and "--probe N or --fault-localization N" in str(idle.exception)
+
+
+class Heard(ScriptedCoach):
+    """Notes what comes to it, and when. refusal: what its check raises."""
+
+    def __init__(self, refusal: Exception | None = None) -> None:
+        super().__init__(lambda request: 5.0)
+        self.refusal, self.told = refusal, []
+
+    async def check(self) -> None:
+        self.told.append("checked")
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def score(self, request: CoachRequest) -> CoachScore:
+        self.told.append("asked")
+        return await super().score(request)
+
+    async def close(self) -> None:
+        self.told.append("closed")
+
+
+def asked_of(coach: Heard, run: Run, agreed=lambda cost: None) -> Asked:
+    def make_pool(config: RunConfig, ledger: Path) -> CoachPool:
+        coach.told.append(ledger.name)
+        return CoachPool(coach, ledger=ledger)
+
+    wanted = ProbeSettings(probe_actions=2, resamples=100)
+    return asyncio.run(ask_coach(run, run.config(), wanted, run.folder / "coach" / "audit.jsonl", agreed, make_pool))
+
+
+def test_a_coach_is_asked_once_its_cost_is_agreed_to_and_it_can_be_reached_and_is_closed_in_any_case(tmp_path):
+    run = Run.create(load_config(None, [f"out={tmp_path}", "name=r", "tasks.train_count=6"]))
+    write_rules_run(run)
+    costs = []
+    coach = Heard()
+    asked = asked_of(coach, run, lambda cost: costs.append((cost, list(coach.told))))
+    assert coach.told == ["audit.jsonl", "checked", *["asked"] * len(coach.requests), "closed"]
+    assert costs == [(asked.cost, [])] and asked.cost.calls == (len(coach.requests),) * 2
+    assert (asked.coach, asked.pipeline, asked.fault_localization) == ("rules", "mathchat", None) and asked.probes
+
+    away = Heard(CoachUnavailable("no such model"))
+    with pytest.raises(CoachUnavailable, match="no such model"):
+        asked_of(away, run)
+    assert away.told == ["audit.jsonl", "checked", "closed"]
+
+    def refuse(cost: CostEstimate) -> None:
+        raise ConfigError("too dear")
+
+    dear = Heard()
+    with pytest.raises(ConfigError, match="too dear"):
+        asked_of(dear, run, refuse)
+    assert dear.told == []
 
 
 def test_what_one_coach_took_says_nothing_of_anothers_price(tmp_path):

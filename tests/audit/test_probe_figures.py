@@ -197,7 +197,19 @@ def test_blame_is_graded_against_the_sound_play():
 
 @pytest.mark.parametrize(
     ("value", "low", "high", "grade"),
-    [(0.9, 0.8, 0.95, "ok"), (0.05, 0.01, 0.09, "note"), (0.0, -0.04, 0.04, "warning"), (0.5, -0.1, 0.9, "unknown")],
+    [
+        (0.9, 0.8, 0.95, "ok"),
+        (0.15, 0.01, 0.29, "ok"),
+        (0.05, 0.01, 0.09, "note"),
+        (0.05, 0.01, 0.3, "note"),
+        (0.0, -0.04, 0.04, "warning"),
+        (0.05, 0.0, 0.149, "warning"),
+        (-0.5, -0.9, -0.1, "warning"),
+        (0.5, -0.1, 0.9, "unknown"),
+        (0.0, -0.4, 0.4, "unknown"),  # nothing is known to be small where it may be large
+        (0.05, 0.0, 0.15, "unknown"),
+        (0.9, None, None, "unknown"),
+    ],
 )
 def test_a_coachs_fidelity_is_graded_by_its_interval(value, low, high, grade):
     whole, role = Fidelity("all", 40, Estimate(value, low, high, 40, 20)), Fidelity("role a", 3, None)

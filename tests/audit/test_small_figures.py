@@ -27,7 +27,7 @@ from coachrl.audit.topics.outcomes import inversion, reward_hacking
 from coachrl.audit.topics.preference import self_preference
 from coachrl.audit.topics.style import style_topics
 from coachrl.audit.verdicts import reference_set_verdict, topic_verdicts
-from coachrl.stats import Estimate
+from coachrl.stats import SHARE, Estimate
 
 
 def test_the_middle_step_of_an_odd_number_is_of_the_first_half():
@@ -66,6 +66,32 @@ def test_a_value_that_is_the_same_in_every_task_has_the_p_of_equal_signs():
     found = over_tasks(np.array([[2.0, 1.0], [4.0, 2.0], [2.0, 1.0], [6.0, 3.0]]), first_over_second, 9)
     assert (found.value, found.low, found.p) == (2.0, None, 0.125)
     assert over_tasks(np.array([[2.0, 1.0]]), first_over_second, 3).p is None
+
+
+def test_what_is_the_same_at_a_limit_is_tested_against_what_is_asked_and_not_against_0():
+    """Three tasks at 0 of shares: a quarter is refused by equal signs, 0 itself is nothing to test."""
+    sums = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 1.0]])
+    found = over_tasks(sums, first_over_second, 4, of="episodes", limits=SHARE, null=0.25)
+    assert (found.value, found.low, found.p, found.n, found.tasks, found.of) == (0.0, 0.0, 0.25, 4, 3, "episodes")
+    assert found.high == pytest.approx(1 - 0.025 ** (1 / 3))
+    assert over_tasks(sums, first_over_second, 4, limits=SHARE).p is None
+    ones = np.array([[1.0, 1.0], [2.0, 2.0]])
+    assert over_tasks(ones, first_over_second, 3, limits=SHARE, null=1.0).p is None
+    alone = over_tasks(ones[:1], first_over_second, 3, limits=SHARE, null=0.5)
+    assert (alone.low, alone.high, alone.p) == (None, None, None), "one task tells nothing of others"
+    halves = np.array([[1.0, 2.0], [2.0, 4.0]])
+    assert over_tasks(halves, first_over_second, 6, limits=SHARE, null=0.5).p is None
+    assert over_tasks(halves, first_over_second, 6, limits=SHARE, null=0.25).p == 0.5
+
+
+def test_a_task_apart_is_as_far_from_what_is_asked_as_its_share_of_the_distance():
+    """Values 3, 4 and 8 against 2: each contribution holds a third of the distance of 3."""
+    sums = np.array([[3.0, 1.0], [4.0, 1.0], [8.0, 1.0]])
+    found = over_tasks(sums, first_over_second, 3, null=2.0)
+    error = np.array([3.0, 4.0, 8.0]).std(ddof=1) / math.sqrt(3)
+    assert found.value == 5.0 and found.high == pytest.approx(5.0 + error * stats.t.ppf(0.975, 2))
+    # Halves of deviations, -1, -0.5 and 1.5, about 1 each: 0, 0.5 and 2.5. Turned round, four of eight sums reach 3.
+    assert found.p == max(0.5, 2 * stats.t.sf(3.0 / error, 2))
 
 
 def test_one_side_has_half_of_p_where_the_value_lies_there_and_the_rest_elsewhere():

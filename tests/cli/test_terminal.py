@@ -11,6 +11,7 @@ from command_line import coachrl
 from saved_runs import save_run
 from tiny_models import write_tiny_model
 
+from coachrl.cli.console import ConsoleHandler
 from coachrl.config import load_config
 from coachrl.runs.folder import Run
 from coachrl.text import brief, one_line, printable
@@ -141,3 +142,9 @@ def test_a_password_in_an_address_is_refused_and_reaches_no_file_and_no_line(tmp
     done = coachrl("train", "-c", "quickstart", setting.format(url), cwd=tmp_path)
     assert done.returncode == 2 and "leave user, password and keys out of the URL" in done.stderr
     assert "hunter2" not in done.stdout + done.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_a_log_call_whose_arguments_do_not_fit_is_told_and_ends_nothing(capsys):
+    record = logging.LogRecord("coachrl", logging.WARNING, "part.py", 1, "%d", ("no number",), None)
+    ConsoleHandler().handle(record)
+    assert "Logging error" in capsys.readouterr().err

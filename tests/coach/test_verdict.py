@@ -171,7 +171,15 @@ def test_abstention(reply: str) -> None:
 
 @pytest.mark.parametrize(
     ("line", "outcome"),
-    [("ANSWER_CORRECT: 1", 1.0), ("**ANSWER_CORRECT:** 0", 0.0), ("ANSWER_CORRECT: N/A", None), ("", None)],
+    [
+        ("ANSWER_CORRECT: 1", 1.0),
+        ("**ANSWER_CORRECT:** 0", 0.0),
+        ("ANSWER_CORRECT: N/A", None),
+        ("", None),
+        ("ANSWER_CORRECT: N/A\nANSWER_CORRECT: 1", 1.0),  # it did not know yet, and then it did
+        ("ANSWER_CORRECT: true\nANSWER_CORRECT: 1", 1.0),
+        ("ANSWER_CORRECT: none\nANSWER_CORRECT: N/A", None),
+    ],
 )
 def test_answer_correct(line: str, outcome: float | None) -> None:
     assert parse_verdict(f"PROCESS_SCORE: 5\n{line}").outcome_0_1 == outcome

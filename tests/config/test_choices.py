@@ -1,5 +1,6 @@
 """What an import path may run into on its way to the user's own code."""
 
+import functools
 import sys
 
 import pytest
@@ -93,6 +94,40 @@ def test_what_gives_no_result_when_called_is_refused():
         with pytest.raises(ConfigError, match=r"^f is a generator: it must `return` its result, and not `yield` it$"):
             check_plain(draws, "f")
     check_plain(len, "f")
+
+    def behind_a_decorator(function):
+        @functools.wraps(function)
+        def called(*arguments):
+            return function(*arguments)
+
+        return called
+
+    with pytest.raises(ConfigError, match=r"^f is async"):
+        check_plain(behind_a_decorator(later), "f")
+    with pytest.raises(ConfigError, match=r"^f is a generator"):
+        check_plain(behind_a_decorator(later_one_by_one), "f")
+    check_plain(behind_a_decorator(len), "f")
+
+
+def test_an_object_that_is_called_is_what_its_method_is():
+    class Later:
+        async def __call__(self): ...
+
+    class OneByOne:
+        def __call__(self):
+            yield
+
+    class Plain:
+        def __call__(self): ...
+
+    with pytest.raises(ConfigError, match=r"^f is async"):
+        check_plain(Later(), "f")
+    with pytest.raises(ConfigError, match=r"^f is a generator"):
+        check_plain(OneByOne(), "f")
+    with pytest.raises(ConfigError, match=r"^f is async"):
+        check_plain(functools.partial(Later.__call__, None), "f")
+    for plain in (Plain(), Plain, dict, functools.partial(len, "a"), Plain().__call__):
+        check_plain(plain, "f")
 
 
 def test_how_many_arguments_a_function_takes_is_looked_at_before_it_is_called():

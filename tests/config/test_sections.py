@@ -1,5 +1,7 @@
 """Settings that do not go with each other, and the nearest ones that do."""
 
+import re
+
 import pytest
 
 from coachrl.config import RunConfig, SftConfig, load_config, make_section
@@ -124,6 +126,47 @@ def test_what_does_not_go_with_an_algorithm_is_refused_and_the_nearest_that_does
         load_config(None, [*refused, blind])
     assert said in str(caught.value)
     load_config(None, [*allowed, blind])
+
+
+COUNTS_FROM_0 = """seed coach.strategic.window_steps coach.tools.turns train.checkpoint_every train.keep_checkpoints
+    train.restarts eval.every audit.every audit.reference_set"""
+COUNTS_FROM_1 = """pipeline.max_new_tokens pipeline.roles.verifier.max_turns pipeline.roles.verifier.max_new_tokens
+    sampling.candidates rollout.workers coach.max_attempts coach.concurrency coach.requests_per_minute
+    coach.tokens_per_minute train.steps train.tasks_per_step train.group_size train.ppo_epochs
+    train.ppo_mini_batch_size eval.samples_per_task sandbox.disk_mb sandbox.max_files sandbox.max_processes
+    sandbox.output_kb sandbox.concurrency torch.generation_batch torch.lora_rank torch.lora_alpha torch.threads
+    vllm.max_num_seqs openrlhf.gpus openrlhf.engines openrlhf.tensor_parallel openrlhf.max_num_seqs
+    openrlhf.max_num_batched_tokens tasks.train_count tasks.heldout_count"""
+ABOVE_0 = """pipeline.roles.verifier.tool_timeout_s sampling.temperature rollout.silence_timeout_s coach.tools.seconds
+    coach.tools.usd coach.timeout_s coach.give_up_after_s coach.budget_usd reward.scale train.learning_rate
+    train.max_grad_norm train.clip_range train.episode_timeout_s eval.top_p sandbox.timeout_s vllm.memory
+    vllm.start_timeout_s vllm.answer_timeout_s openrlhf.engine_memory openrlhf.start_timeout_s
+    openrlhf.answer_timeout_s"""
+FROM_0 = """coach.temperature coach.strategic.reliable_at coach.max_failed_fraction reward.team_weight
+    train.weight_decay train.max_faulty_fraction eval.temperature"""
+UP_TO_1 = "coach.strategic.reliable_at coach.max_failed_fraction train.max_faulty_fraction eval.top_p"
+ENDS = [
+    *((key, -1, 0) for key in COUNTS_FROM_0.split()),
+    *((key, 0, 1) for key in COUNTS_FROM_1.split()),
+    *((key, 0, 1e-6) for key in ABOVE_0.split()),
+    *((key, -1e-6, 0) for key in FROM_0.split()),
+    *((key, 1.000001, 1) for key in UP_TO_1.split()),
+    *((key, 1, 0.999999) for key in ("vllm.memory", "openrlhf.engine_memory")),
+    *((key, 63, 64) for key in ("sandbox.memory_mb", "torch.micro_batch_tokens", "openrlhf.micro_batch_tokens")),
+    *((key, 15, 16) for key in ("coach.evidence.window_tokens", "coach.evidence.previous_tokens", "coach.max_tokens")),
+    *((key, 1, 2) for key in ("vllm.max_length", "openrlhf.max_length")),
+    ("coach.tools.turns", 21, 20),
+    ("coach.thinking_budget", -2, -1),
+    ("pipeline.roles.verifier.tool_result_chars", 39, 40),
+    ("train.steps", 1_000_001, 1_000_000),
+]
+
+
+@pytest.mark.parametrize(("key", "refused", "allowed"), ENDS, ids=lambda value: str(value))
+def test_a_number_is_taken_up_to_the_end_of_its_range_and_no_further(key, refused, allowed):
+    with pytest.raises(ConfigError, match=re.escape(key)):
+        load_config(None, [MODEL, f"{key}={refused}"])
+    load_config(None, [MODEL, f"{key}={allowed}"])
 
 
 def test_who_scores_is_the_ensemble_or_else_the_one_coach():

@@ -291,6 +291,53 @@ def test_a_response_is_begun_once_and_its_items_are_numbered(grows):
     assert sent[2][1]["item"]["content"] == [] and sent[2][1]["item"]["status"] == "in_progress"
 
 
+@pytest.mark.parametrize("finish_reason", ["tool_calls", "length"])
+def test_what_a_response_streams_adds_up_to_its_items(finish_reason):
+    """A client puts an item together from what it is opened with and its deltas: nothing comes twice."""
+    whole = reply("One two", calls=[("f", {"x": 1}), ("g", {})], finish_reason=finish_reason)
+    made = responses.ResponsesExchange(Call("coder", ()))
+    sent = events("".join([*made.more(Piece(0, "One", 7)), *made.rest([whole])]))
+    built, done = {}, {}
+    for name, data in sent:
+        if name == "response.output_item.added":
+            assert data["item"]["status"] == "in_progress"
+            built[data["output_index"]] = data["item"].get("arguments", "")
+        elif name == "response.content_part.added":
+            assert data["part"] == {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        elif name.endswith(".delta"):
+            built[data["output_index"]] += data["delta"]
+        elif name.endswith((".text.done", ".arguments.done")):
+            assert data.get("text", data.get("arguments")) == built[data["output_index"]]
+        elif name == "response.output_item.done":
+            done[data["output_index"]] = data["item"]
+    assert built == {0: "One two", 1: '{"x": 1}', 2: "{}"}
+    last, ended = sent[-1]
+    status = "incomplete" if finish_reason == "length" else "completed"
+    assert (last, ended["response"]["output"]) == (f"response.{status}", list(done.values()))
+    assert [item["status"] for item in done.values()] == [status] * 3
+    assert done[0]["content"][0]["text"] == "One two" and [done[i]["arguments"] for i in (1, 2)] == ['{"x": 1}', "{}"]
+
+
+def test_what_a_message_streams_adds_up_to_its_blocks():
+    made = messages.MessagesExchange(Call("coder", ()))
+    whole = reply("One two", calls=[("f", {"x": 1}), ("g", {})])
+    sent = events("".join([*made.more(Piece(0, "One", 7)), *made.rest([whole])]))
+    opened = [data["content_block"] for name, data in sent if name == "content_block_start"]
+    assert opened == [
+        {"type": "text", "text": "", "citations": None},
+        {"type": "tool_use", "id": "call_0", "name": "f", "input": {}},
+        {"type": "tool_use", "id": "call_1", "name": "g", "input": {}},
+    ]
+    built = ["", "", ""]
+    for name, data in sent:
+        if name == "content_block_delta":
+            [what] = {"text", "partial_json"} & set(data["delta"])
+            assert data["delta"]["type"] == ("text_delta" if what == "text" else "input_json_delta")
+            built[data["index"]] += data["delta"][what]
+    assert built == ["One two", '{"x": 1}', "{}"]
+    assert sent[-2][1]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+
+
 def test_what_was_sent_of_a_text_is_not_sent_again():
     assert base.rest_of("One two", "One") == " two" and base.rest_of("One", "") == "One"
     assert base.rest_of("Two", "One") == ""  # what was sent cannot be taken back

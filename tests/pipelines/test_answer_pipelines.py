@@ -176,8 +176,24 @@ async def test_a_mixture_is_aggregated(prompt_style):
     assert [a.role for a in episode.actions] == ["proposer_1", "proposer_2", "aggregator"]
     assert episode.outcome.success and "\\boxed{8}" not in policy.calls[1].prompt
     assert policy.calls[2].prompt.count("\\boxed{8}") == 2
-    alone, _ = await play("mixture", boxed(7), prompt_style=prompt_style, proposers=0)
-    assert alone.outcome.success and len(alone.actions) == 1
+    assert "## Proposer 1" in policy.calls[2].prompt and "(none)" not in policy.calls[2].prompt
+    alone, policy = await play("mixture", boxed(7), prompt_style=prompt_style, proposers=0)
+    assert alone.outcome.success and len(alone.actions) == 1 and "(none)" in policy.calls[0].prompt
+
+
+async def test_a_mixtures_proposers_vote_where_its_aggregator_says_nothing():
+    def reply(policy, n, prompt):
+        return "no box" if policy == "aggregator" else f"\\boxed{{{(8, 7, 7)[n]}}}"
+
+    episode, _ = await play("mixture", reply)
+    assert episode.outcome.success and rewards(episode) == [
+        ("proposer_1", 0, 0.0, 0.2),
+        ("proposer_2", 0, 0.0, 1.0),
+        ("proposer_3", 0, 1.0, 1.0),
+        ("aggregator", 0, 1.0, 0.0),
+    ]
+    overruled, _ = await play("mixture", boxed(7, 7, 8), proposers=2)
+    assert not overruled.outcome.success, "its word counts and no majority"
 
 
 async def test_votes():

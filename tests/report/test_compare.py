@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from coachrl.cli.main import app
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
-from coachrl.report.compare import compare
+from coachrl.report.compare import RunComparison, compare
 from coachrl.runs.folder import Run
 
 
@@ -119,3 +119,34 @@ def test_a_run_whose_settings_cannot_be_read_is_compared_by_its_episodes(tmp_pat
     (found,) = compare([plain, other])
     assert found.settings == "" and found.shared == 8
     assert "other: settings are not compared: config file" in caplog.text
+
+
+def test_what_of_the_evaluations_cannot_be_read_is_told_and_of_training_is_not(tmp_path, caplog):
+    runs = [evaluated(tmp_path, name, 0.5, tasks=4) for name in ("one", "two")]
+    for run in runs:
+        (run.folder / "episodes" / "step-000001.jsonl").write_text("{}\n")
+    with (runs[1].folder / "episodes" / "eval-000004.jsonl").open("a") as file:
+        file.write("{}\n")
+    (found,) = compare(runs)
+    assert found.shared == 4
+    [told] = [record.getMessage() for record in caplog.records]
+    assert "two: eval-000004.jsonl" in told
+
+
+def test_a_run_that_was_evaluated_once_is_compared_by_that(tmp_path):
+    once = Run.create(RunConfig(name="once", out=tmp_path))
+    add_evaluation(once, 0, 8, 0.2, np.random.default_rng(0))
+    (found,) = compare([once, evaluated(tmp_path, "twice", 1.0, tasks=8)])
+    assert found.shared == 8 and found.rows[0].before.value < found.rows[0].after.value == 1.0
+
+
+def test_of_settings_that_differ_twelve_are_shown_and_of_tasks_two(tmp_path):
+    keys = [f"train.k{number}: 1 against 2" for number in range(13)]
+    said = [RunComparison("a", "b", (), 1, 1, tuple(keys[:count])).settings for count in (12, 13)]
+    assert said[0] == f"Settings that differ: {'; '.join(keys[:12])}" and said[1] == f"{said[0]}; and 1 more"
+    two, three = evaluated(tmp_path, "two", 0.5, tasks=2), evaluated(tmp_path, "three", 0.5, tasks=3)
+    path = three.folder / "episodes" / "eval-000004.jsonl"
+    path.write_text(path.read_text().replace("heldout-", "other-"))
+    words = r"\(heldout-000, heldout-001 against other-000, other-001, \.\.\.\)$"
+    with pytest.raises(ConfigError, match=words):
+        compare([two, three])

@@ -48,6 +48,16 @@ def test_latest_points_to_the_newest_run(tmp_path):
     assert Run.open(tmp_path / "runs" / "latest").config() == run.config()
 
 
+def test_a_folder_that_is_called_latest_stays_and_the_run_begins_without_the_link(tmp_path, caplog):
+    (tmp_path / "runs" / "latest" / "mine").mkdir(parents=True)
+    run = make_run(tmp_path)
+    assert (run.folder / "config.yaml").is_file() and (tmp_path / "runs" / "latest" / "mine").is_dir()
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told.startswith("runs/latest was not moved: ")
+    make_run(tmp_path, "two")
+    assert {path.name for path in (tmp_path / "runs").glob(".latest.*")} <= {f".latest.{os.getpid()}"}
+
+
 def test_an_interrupt_while_the_folder_is_made_leaves_nothing(tmp_path, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
@@ -183,7 +193,13 @@ def test_metrics_for_which_there_is_no_room_leave_no_piece(tmp_path):
     assert (run.folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 
-def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp_path, capsys):
+@pytest.fixture
+def no_handlers(monkeypatch):
+    """A command that another test has called in this process may have left its own, which prints."""
+    monkeypatch.setattr(logging.getLogger("coachrl"), "handlers", [])
+
+
+def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp_path, capsys, no_handlers):
     run = make_run(tmp_path)
     with pytest.raises(SystemExit, match="what ended the run"), room_for(100), run.logging():
         logging.getLogger("coachrl").warning("x" * 1000)
@@ -191,11 +207,14 @@ def test_a_log_for_which_there_is_no_room_hides_nothing_of_what_ends_the_run(tmp
     assert capsys.readouterr().err == "" and (run.folder / "log.txt").stat().st_size == 100
 
 
-def test_the_log_of_a_run_holds_what_the_program_said_meanwhile_fit_for_a_terminal(tmp_path, monkeypatch, capsys):
+def test_the_log_of_a_run_holds_what_the_program_said_meanwhile_fit_for_a_terminal(
+    tmp_path, monkeypatch, capsys, no_handlers
+):
     run, log = make_run(tmp_path), logging.getLogger("coachrl.part")
     monkeypatch.setattr(logging.getLogger("coachrl"), "propagate", False)  # pytest's own handler raises below
     before = list(logging.getLogger("coachrl").handlers)
     with run.logging():
+        [kept] = [handler for handler in logging.getLogger("coachrl").handlers if handler not in before]
         log.warning("déjà \x1b[31m %s", "vu")
         logging.getLogger("another").warning("not ours")
         log.warning("%d", "no number")  # a bug, which is not hidden
@@ -204,7 +223,7 @@ def test_the_log_of_a_run_holds_what_the_program_said_meanwhile_fit_for_a_termin
     date, time, level, name, *words = line.split(" ")
     assert (level, name, words[0], words[-1]) == ("WARNING", "coachrl.part:", "déjà", "vu") and "\x1b" not in line
     assert len(date) == 10 and time[2] == ":" and "Logging error" in capsys.readouterr().err
-    assert logging.getLogger("coachrl").handlers == before
+    assert logging.getLogger("coachrl").handlers == before and kept.stream is None, "the file is closed"
 
 
 def test_a_discarded_run_leaves_its_name_to_others(tmp_path):

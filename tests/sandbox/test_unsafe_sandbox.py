@@ -48,6 +48,16 @@ async def cell():
     await sandbox.close()
 
 
+async def test_that_it_isolates_nothing_is_said_once_and_before_anything_runs(caplog):
+    sandbox = make_sandbox(SandboxConfig(kind="local-unsafe", concurrency=1))
+    await sandbox.start()
+    assert [record.levelname for record in caplog.records] == ["WARNING"] and "isolates NOTHING" in caplog.text
+    for _ in range(2):
+        await (await sandbox.open({})).close()
+    await sandbox.close()
+    assert len(caplog.records) == 1
+
+
 def runs(pid):
     try:
         return "zombie" not in Path(f"/proc/{pid}/status").read_text()

@@ -150,7 +150,8 @@ def test_what_a_step_learned_from():
 
 
 def test_a_step_costs_the_tokens_of_candidates_too_and_what_its_calls_cost():
-    played = episode("e", action("e/0", tokens=2), metrics={"external/calls": 3.0}, rejected=[action("e/1", tokens=5)])
+    paid = {"external/calls": 3.0, "external/usd": 0.5}
+    played = episode("e", action("e/0", tokens=2), metrics=paid, rejected=[action("e/1", tokens=5)])
     other = episode("f", action("f/0", tokens=4), metrics={"external/calls": 1.0, "external/usd": 0.25})
     scores = {name: CoachScore(name, "scored", 1.0, usage=Usage(cost_usd=0.5)) for name in ("e/0", "e/1", "f/0")}
     assert cost_metrics([played, other], scores) == {
@@ -158,8 +159,11 @@ def test_a_step_costs_the_tokens_of_candidates_too_and_what_its_calls_cost():
         "tokens/prompt": 3.0,
         "cost/usd": 1.5,
         "cost/external/calls": 4.0,
-        "cost/external/usd": 0.25,
+        "cost/external/usd": 0.75,
     }
+    of_unknown_price = episode("h", action("h/0"), metrics={"external/calls": 2.0})
+    costs = cost_metrics([played, other, of_unknown_price, episode("g", action("g/0"))], {})
+    assert costs["cost/external/calls"] == 6.0 and "cost/external/usd" not in costs, "it would say too little"
     unpriced = scores | {"f/0": CoachScore("f/0", "failed", usage=Usage(cost_usd=None))}
     assert "cost/usd" not in cost_metrics([played], unpriced)
     assert cost_metrics([episode("g", action("g/0"))], {}) == {

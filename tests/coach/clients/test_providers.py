@@ -1,12 +1,12 @@
 """Names, keys, prices and settings of models, before anything is called."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from chat_clients import SECRET, client_factory
 
 from coachrl.coach import make_coach
-from coachrl.coach.clients.providers import import_litellm, longest_reply, price_of
+from coachrl.coach.clients.providers import import_litellm, longest_reply, make_provider, price_of
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.types import Usage
@@ -66,6 +66,26 @@ def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_that_a_model_does_not_take(model: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(CoachUnavailable, match=message):
         client_factory(**settings).client(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "at", "library", "client"),
+    [
+        ("openai/mine", "http://127.0.0.1:1/v1", "auto", "ServerClient"),
+        ("hosted_vllm/mine", "http://127.0.0.1:1/v1", "auto", "ServerClient"),
+        ("hosted_vllm/mine", "http://127.0.0.1:1/v1", "litellm", "LiteLLMClient"),
+        ("openai/gpt-4o", "http://127.0.0.1:1/v1", "auto", "LiteLLMClient"),  # it may have parameters of its own
+        ("openai/gpt-4o", None, "auto", "LiteLLMClient"),
+        ("gemini/gemini-2.5-pro", None, "auto", "GeminiClient"),
+        ("gemini-2.5-pro", "http://127.0.0.1:1", "google-genai", "GeminiClient"),
+        ("gemini/gemini-2.5-pro", None, "litellm", "LiteLLMClient"),
+    ],
+)
+def test_who_asks_a_model_goes_by_its_provider_its_address_and_what_the_table_knows(
+    model: str, at: str | None, library: Literal["auto", "litellm", "google-genai"], client: str
+) -> None:
+    pytest.importorskip("google.genai", reason="needs the llm extra")
+    assert type(make_provider(model, at, CoachConfig(library=library))).__name__ == client
 
 
 def test_prices_are_those_of_litellm() -> None:

@@ -242,3 +242,44 @@ def test_a_pace_grows_by_a_twentieth_and_is_cut_the_less_the_longer_it_held() ->
         pace.refused(calls - 1.0, calls - 0.5, None)
         assert pace.per_s == pytest.approx(10 * kept), calls
     assert [_regain_s(change) for change in (0.0, -0.04, 0.05, 0.19, 0.2, -0.5)] == [60, 60, 30, 30, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "in_flight_too", "began_s", "taken", "passed_s"),
+    [
+        (None, False, (0.7, 2.0, 3.1, 4.2), 6, 4.2 - 0.6),
+        (None, True, (0.7, 2.0, 3.1, 4.2), 5, 4.2 - 0.6),  # one that was under way: it sets no mark of its own
+        (1.0, False, (1.5, 2.8, 3.9, 5.0), 6, 5.0 - 1.4),  # what is counted begins after the pause that was asked for
+        (10.0, False, (10.5, 11.8, 12.9, 14.0), 6, 14.0 - 2.4),  # of a long one two seconds are left out
+    ],
+)
+def test_what_a_provider_took_from_one_refusal_to_the_next_bounds_the_pace(
+    asked_s: float | None, in_flight_too: bool, began_s: tuple[float, ...], taken: int, passed_s: float
+) -> None:
+    """The second of four calls is refused after 0.3 s, the eighth later on. Five a second were tried since, and fewer
+    were asked for: the quota is at most a quarter above what was taken. After four calls it is cut by two fifths."""
+    pace = Pace()
+    for number in range(4):
+        pace.began(number / 10, waited=False)
+    pace.refused(0.1, 0.4, asked_s)
+    assert pace.per_s == 5
+    if in_flight_too:
+        pace.refused(0.2, 0.5, None)
+        assert pace.per_s == 5
+    for at_s in began_s:
+        assert pace.wait_s(at_s) <= 0
+        pace.began(at_s, waited=False)
+    pace.refused(began_s[-1], began_s[-1] + 0.1, None)
+    assert pace.per_s == pytest.approx(1.25 * taken / passed_s * 0.6)
+
+
+def test_a_call_that_came_late_leaves_nothing_to_count_and_the_pace_that_was_refused_counts() -> None:
+    for last_s, per_s in ((4.2, 1.25), (4.4, 5 * 0.6)):  # it might have begun at 3.3 s
+        pace = Pace()
+        for number in range(4):
+            pace.began(number / 10, waited=False)
+        pace.refused(0.1, 0.4, None)
+        for at_s in (0.7, 2.0, 3.1, last_s):
+            pace.began(at_s, waited=False)
+        pace.refused(last_s, last_s + 0.1, None)
+        assert pace.per_s == pytest.approx(per_s)

@@ -37,6 +37,72 @@ def test_what_an_agent_without_code_says_of_missing_files(said: str, score: floa
     assert ("model.pkl (owed by modeler)" in why) == (score >= 5)
 
 
+FEATURES = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
+OK, TOLD = Execution("ok"), Execution("ok", stdout="X_test.pkl is missing\n")
+NOT_PYTHON = Execution("error", stderr="SyntaxError: invalid syntax\n")
+
+
+@pytest.mark.parametrize(
+    ("action", "why"),
+    [
+        (make_action("engineer", "", turn=0), "0 of 10: empty reply"),
+        (make_action("engineer", "Thinking.", turn=0), "1 of 10: no executable block"),
+        (
+            make_action("analyst", "model.pkl is missing."),
+            "5 of 10: reported model.pkl, but not every missing file: X_test.pkl (owed by engineer), model.pkl (owed "
+            "by modeler)",
+        ),
+        (
+            coded("analyst", "look()", TOLD, before=("model.pkl",)),
+            "7 of 10: the code reported what upstream left out: X_test.pkl (owed by engineer)",
+        ),
+        (
+            coded("analyst", "look()", replace(TOLD, state="error"), before=("model.pkl",)),
+            "7 of 10: the code reported what upstream left out: X_test.pkl (owed by engineer)",
+        ),
+        (
+            coded("analyst", "load()", Execution("error", stderr="FileNotFoundError: X_test.pkl")),
+            "5 of 10: crashed on what upstream left out: X_test.pkl (owed by engineer); not its own fault",
+        ),
+        (
+            coded("engineer", "save()", OK, after=FEATURES, turn=1),
+            "8 of 10: code ran, all required files saved",
+        ),
+        (
+            coded("engineer", "save()", Execution("ok", stdout="a"), after=FEATURES),
+            "9 of 10: code ran, all required files saved, printed a summary, at the first attempt",
+        ),
+        (
+            coded("engineer", "save()", OK, after=FEATURES[:2]),
+            "6.66667 of 10: code ran, most required files saved, not X_test.pkl",
+        ),
+        (
+            coded("engineer", "save()", OK, after=FEATURES[:1]),
+            "5.33333 of 10: code ran, few required files saved, not y_train.pkl, X_test.pkl",
+        ),
+        (
+            coded("engineer", "look()", Execution("ok", stdout="a")),
+            "5 of 10: code ran and looked at the data, saved nothing of X_train.pkl, y_train.pkl, X_test.pkl",
+        ),
+        (
+            coded("engineer", "look()", Execution("ok", stdout=" \n")),
+            "4 of 10: code ran, printed nothing, saved nothing of X_train.pkl, y_train.pkl, X_test.pkl",
+        ),
+        (
+            coded("engineer", "x['age']", CRASH),
+            "4.5 of 10: own bug, the code failed (error: KeyError: 'age')",
+        ),
+        (
+            coded("engineer", "x[", NOT_PYTHON, after=FEATURES),
+            "4 of 10: own bug, the code is not valid Python (error: SyntaxError: invalid syntax)",
+        ),
+    ],
+    ids=lambda value: value.split(":", 1)[1][1:40] if isinstance(value, str) else "",
+)
+def test_the_level_that_an_action_reached_says_why_and_who_owed_what(action: Action, why: str) -> None:
+    assert scored(action)[1].splitlines()[0] == why
+
+
 def test_who_ends_its_part_and_reports_only_some_of_what_is_missing_owes_its_file() -> None:
     for said, score in (("X_test.pkl is missing.", 3), ("X_test.pkl and model.pkl are missing.", 7)):
         assert scored(make_action("analyst", said, turn=1))[0] == score

@@ -65,6 +65,8 @@ def test_the_reasons_of_a_total_stand_one_a_line_with_caps_last():
 
 def test_how_an_execution_ended_is_its_last_line():
     assert error_line(CRASH) == "error: KeyError: 'age'" and error_line(None) == "the code was not run"
+    trace = "Traceback (most recent call last):\n  File \"main.py\", line 1\nKeyError: 'age'\n\n"
+    assert error_line(Execution("error", stderr=trace)) == "error: KeyError: 'age'"
     assert error_line(Execution("timeout", stderr=" \n")) == "timeout, without a message"
     assert len(error_line(Execution("error", stderr="x" * 500))) == len("error: ") + 120
     assert ran(Execution("ok")) and not ran(CRASH) and not ran(None)

@@ -44,6 +44,10 @@ def test_of_a_suite_that_entered_too_often_to_be_followed_nothing_holds_unless_i
     assert read(*lines[:-2], state="timeout").passed == (False, False, False)
     assert read(*lines, "enter 1", state="timeout").passed == (False, False, False)
     assert read(*lines, "done").passed == (True, False, False)
+    # As many as are followed may have been all, and may not; one fewer is known to have ended inside of the last.
+    in_turn = ["enter 0", "pass 0", "enter 1", "pass 1"] * (_MAX_ENTERED // 2)
+    assert read(*in_turn, state="timeout").passed == (False, False, False)
+    assert read(*in_turn[2:], state="timeout").passed == (True, False, False)
 
 
 def test_all_hold_only_where_the_suite_came_to_its_end():

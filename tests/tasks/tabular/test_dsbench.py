@@ -108,6 +108,7 @@ def test_what_is_not_declared_is_guessed_and_said(official, caplog):
     assert cats.guessed == ("id_column", "target_columns", "category", "metric")
     assert (ages.category, ages.metric) == ("regression", "rmse")
     assert ages.guessed == ("id_column", "target_columns", "metric")
+    assert "task cats declares no target column; cat taken" in caplog.text
     assert "task cats declares no category" in caplog.text
     assert "task ages declares no metric; rmse is taken" in caplog.text
 

@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder
 from coachrl.errors import TaskError
 from coachrl.tasks.tabular import dsbench_lite_sets
 from coachrl.tasks.tabular.dsbench_lite import ensure_dsbench_lite, load_dsbench_lite, write_dsbench_lite
-from coachrl.tasks.tabular.dsbench_lite_sets import TASKS
+from coachrl.tasks.tabular.dsbench_lite_sets import TASKS, load_set
 from coachrl.tasks.tabular.grading import grade_submission
 
 pytestmark = pytest.mark.skipif(
@@ -90,6 +90,27 @@ def test_the_set_has_the_troubles_of_real_data(tasks):
     assert sum(target.value_counts(normalize=True).min() < 0.27 for target in classes) >= 3
     amounts = [target for name, target in targets.items() if tasks[name].category == "regression"]
     assert sum(target.skew() > 2 for target in amounts) >= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "first"),
+    [
+        ("diabetes", (442, 11), {"age": 59, "sex": "b", "bmi": 32.1, "bp": 101, "s5": 4.8598, "progression": 151}),
+        ("iris", (150, 5), {"sepal_length_cm": 5.1, "petal_width_cm": 0.2, "species": "setosa"}),
+        ("wine", (178, 14), {"alcohol": 14.23, "proline": 1065, "cultivar": 0}),
+        ("breast_cancer", (569, 31), {"mean_radius": 17.99, "diagnosis": "malignant"}),
+        ("digits", (1797, 65), {"pixel_0_2": 5, "digit": 0}),
+        ("gapminder", (1011, 6), {"country": "Afghanistan", "year": "1970", "region": "South Asia"}),
+        ("superstore", (9994, 14), {}),
+    ],
+)
+def test_a_table_holds_what_its_source_measured_in_the_units_of_its_source(name, size, first):
+    table = load_set(name)
+    assert table.shape == size and {key: table[key].iloc[0] for key in first} == first
+    if name == "superstore":
+        assert (table["loss"] == "yes").equals(table["profit"] < 0) and set(table["loss"]) == {"yes", "no"}
+    if name == "gapminder":
+        assert set(table["year"]) == {"1970", "1980", "1990", "2000", "2010"} and table["life_expectancy"].notna().all()
 
 
 def test_the_same_bytes_each_time(cache, tasks, tmp_path):

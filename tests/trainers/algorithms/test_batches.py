@@ -12,6 +12,7 @@ from train_samples import grouped, sample
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.advantages.batches import with_advantages, with_credit
 from coachrl.trainers.algorithms.advantages.groups import Groups, of_task
+from coachrl.trainers.algorithms.advantages.importance import TruncatedImportance
 from coachrl.trainers.algorithms.advantages.tokens import Tokens
 
 
@@ -60,6 +61,30 @@ def test_what_is_left_out_has_no_advantage_though_the_tokens_were_laid_out_befor
     team = [sample("x", length=2), sample("y", length=3)]
     batch = with_advantages(grouped(team), np.ones(5), tokens=Tokens(team), leave_out={"x": "too easy"})
     assert [s.advantages_L.tolist() for s in batch.samples["a"]] == [[0, 0], [1, 1, 1]]
+
+
+def test_importance_weights_are_cut_at_the_cap_and_told_of_what_is_trained_on_alone():
+    """The trainer finds three tokens twice, half and 1.5 times as likely as the sampler did; a fourth is masked."""
+    ratios = np.array([2.0, 0.5, 1.5, 8.0])
+    one = sample("a", length=4)
+    one = replace(
+        one,
+        trainer_logprobs_L=(one.old_logprobs_L + np.log(ratios)).astype(np.float32),
+        mask_L=np.array([1, 1, 1, 0], dtype=np.float32),
+    )
+    out = replace(sample("b", length=4, masked="truncated"), trainer_logprobs_L=one.trainer_logprobs_L)
+    batch = with_advantages(grouped([one, out]), {"a": 2.0})
+    weighed = TruncatedImportance(1.5).weigh(batch)
+    [first, _] = weighed.samples["a"]
+    assert first.advantages_L[:3].tolist() == pytest.approx([3.0, 1.0, 3.0])
+    assert first.old_logprobs_L is one.trainer_logprobs_L and first.advantages_L.dtype == np.float32
+    assert weighed.metrics["importance_weight"] == pytest.approx(3.5 / 3)
+    assert weighed.metrics["importance_gap"] == pytest.approx((2 * math.log(2) + math.log(1.5)) / 3, rel=1e-6)
+    assert TruncatedImportance(1.6).weigh(batch).metrics["importance_clipped"] == pytest.approx(1 / 3)
+    assert TruncatedImportance(1.4).weigh(batch).metrics["importance_clipped"] == pytest.approx(2 / 3)
+    unknown = with_advantages(grouped([replace(one, trainer_logprobs_L=None)]), {"a": 2.0})
+    with pytest.raises(ValueError, match=r"importance weights need the trainer's log-probs"):
+        TruncatedImportance(1.5).weigh(unknown)
 
 
 def test_each_policy_has_its_own_samples_with_their_own_advantages():

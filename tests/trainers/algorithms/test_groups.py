@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_samples import advantages, sample
 
-from coachrl.trainers.algorithms.advantages.groups import Groups, of_role, of_state, of_task, of_turn
+from coachrl.trainers.algorithms.advantages.groups import Groups, Places, of_role, of_state, of_task, of_turn
 
 
 def test_keys_tell_tasks_turns_and_states_apart():
@@ -24,6 +24,30 @@ def test_keys_tell_tasks_turns_and_states_apart():
     assert told_apart(of_task) == [0, 0, 0, 1]
     assert told_apart(of_role) == told_apart(of_turn) == [0, 0, 1, 2]
     assert told_apart(of_state) == [0, 1, 2, 3]
+
+
+def test_what_is_not_known_is_in_no_mean_and_is_0_after_centering():
+    """a: 1, 3 and one that is not known; b: 5 alone; c: nothing is known."""
+    places, unknown = Places("aaabc"), 99.0
+    values, known = np.array([1.0, 3.0, unknown, 5.0, unknown]), np.array([True, True, False, True, False])
+    centered, means = places.center(values, known, leave_one_out=False)
+    assert centered.tolist() == [-1.0, 1.0, 0.0, 0.0, 0.0] and means == {"a": 2.0, "b": 5.0}
+    against_others, means = places.center(values, known, leave_one_out=True)
+    assert against_others.tolist() == [-2.0, 2.0, 0.0, 0.0, 0.0] and means == {"a": 2.0, "b": 5.0}
+    assert places.means(values, known).tolist() == [2.0, 2.0, 2.0, 5.0, 0.0]
+    assert places.means(values, known, -7.0).tolist() == [2.0, 2.0, 2.0, 5.0, -7.0]
+    assert places.sums(known).tolist() == [2.0, 1.0, 0.0]
+    pivots, differences = places.from_one(values, known)
+    assert differences[known].tolist() == [value - pivots[place] for place, value in ((0, 1), (0, 3), (1, 5))]
+    assert differences[~known].tolist() == [0.0, 0.0] and pivots[1] == 5.0 and pivots[0] in (1.0, 3.0)
+
+
+def test_the_tasks_that_have_something_to_compare_are_told_and_no_others():
+    team = [sample(name, task=task) for name, task in zip("abcdef", "pqqrrr", strict=True)]
+    values = {"a": 3.0, "b": 1.0, "c": 1.0, "d": 0.0, "e": 4.0}
+    assert Groups(team, values, of_task).tasks_with_spread() == {"r"}
+    assert Groups(team, values | {"c": 2.0}, of_task).tasks_with_spread() == {"q", "r"}
+    assert Groups([], {}, of_task).tasks_with_spread() == set()
 
 
 def test_what_has_nothing_to_compare_with_is_not_in_the_advantages():

@@ -88,6 +88,43 @@ def test_a_role_without_any_score_lends_nothing_to_the_others():
     assert returns.unknown == {}
 
 
+def test_a_role_lends_nothing_to_another_one_of_its_policy():
+    """x's second turns are all unknown: worth x's mean of 2, whatever y has there or elsewhere by the same weights."""
+    policies = {"x": "shared", "y": "shared"}
+    team = [s for name in "ab" for s in played(name, {"x": 2, "y": 2}, policies=policies)]
+    rewards = {"a/x0": 1.0, "b/x0": 3.0, "a/x1": None, "b/x1": None}
+    rewards |= {s.action_id: 9.0 for s in team if s.role == "y"}
+    returns = token_returns(team, rewards, "sum_as_in_the_paper", 0.0)
+    firsts = first_tokens(team, returns)
+    assert {key: firsts[key] for key in ("a/x0", "b/x0", "a/y0", "b/y1")} == {
+        "a/x0": 3.0,
+        "b/x0": 5.0,
+        "a/y0": 18.0,
+        "b/y1": 9.0,
+    }
+    assert (returns.unknown, returns.baselines) == ({"x": 2}, {})
+
+
+def test_a_centered_sum_says_what_it_was_held_against():
+    """At the first turn 1, 3 and 8: each against the mean of the other two. No second turn of c is known."""
+    team = [s for name in "abc" for s in played(name, {"x": 2})]
+    rewards = {"a/x0": 1.0, "b/x0": 3.0, "c/x0": 8.0, "a/x1": 2.0, "b/x1": 6.0, "c/x1": None}
+    returns = token_returns(team, rewards, "centered_sum", 0.0)
+    assert returns.baselines == {"x/0": 4.0, "x/1": 4.0}
+    assert first_tokens(team, returns) == pytest.approx(
+        {"a/x0": -4.5 - 4.0, "a/x1": -4.0, "b/x0": -1.5 + 4.0, "b/x1": 4.0, "c/x0": 6.0, "c/x1": 0.0}
+    )
+    assert returns.unknown == {"x": 1}
+
+
+def test_a_penalty_needs_the_reference_of_every_sample():
+    team = [sample("a"), replace(sample("b", episode="f"), ref_logprobs_L=None)]
+    rewards = {"a": 1.0, "b": 1.0}
+    with pytest.raises(ValueError, match="kl_beta > 0 needs reference log-probs"):
+        token_returns(team, rewards, "own", kl_beta=0.1)
+    assert token_returns(team, rewards, "own", kl_beta=0.0).values_T.tolist() == [1.0, 1.0]
+
+
 def test_an_unknown_action_costs_the_mean_penalty_of_its_peers_too():
     # Each known second turn is worth 4 - 0.5 * 2 tokens = 3.
     team = [

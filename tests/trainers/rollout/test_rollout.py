@@ -136,7 +136,7 @@ def test_an_episode_holds_all_that_is_known_of_it():
     assert told == replace(whole, actions=(broken,), outcome=Outcome(False), infra_error="sandbox: gone")
 
 
-async def test_agents_a_prompt_that_does_not_fit_is_a_failure_with_its_reason():
+async def test_agents_a_prompt_that_does_not_fit_is_a_failure_with_its_reason(caplog):
     heard = Heard()
     long = EpisodeSpec("long", Task("long", "k", "x" * 5000), 0)
     policy = ScriptedPolicy(lambda call: "reply", context_length=5000)
@@ -146,6 +146,9 @@ async def test_agents_a_prompt_that_does_not_fit_is_a_failure_with_its_reason():
     assert broken.outcome.summary.startswith("The episode ended early: ")
     assert sound.outcome.success and not sound.overflowed
     assert len(heard.episodes) == 2, "a failure is scored as any other episode"
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("WARNING", f"episode long: {broken.outcome.reason}")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -164,12 +167,24 @@ async def test_agents_code_that_breaks_is_what_the_action_says(code, state):
     assert [name for name, _ in heard.of("t0")] == ["first", "second"]
 
 
-async def test_infrastructure_a_sandbox_that_breaks_leaves_its_episode_out():
+async def test_infrastructure_a_sandbox_that_breaks_leaves_its_episode_out(caplog):
     heard = Heard()
     episodes = await rollout(SPECS, heard.context(Pair(failing(SandboxError("gone")))))
     assert [episode.infra_error for episode in episodes] == [None, "sandbox: gone", None]
     assert heard.of("t1") == [("first", None)], "no outcome was measured that the last agent could be judged by"
     assert len(heard.episodes) == 2
+    assert [r.getMessage() for r in caplog.records] == ["episode t1: sandbox: gone"]
+
+
+async def test_a_coach_that_is_shown_no_outcome_scores_all_actions_early_and_one_shown_all_waits_with_all():
+    for outcome_to, first_sees, second_sees in (("none", False, False), ("last", False, True), ("all", True, True)):
+        heard = Heard()
+        [episode] = await rollout(SPECS[:1], heard.context(Pair(), outcome_to=outcome_to))
+        shown = {"first": episode.outcome if first_sees else None, "second": episode.outcome if second_sees else None}
+        assert dict(heard.of("t0")) == shown
+        broken = Heard()
+        await rollout(SPECS[1:2], broken.context(Pair(failing(SandboxError("gone"))), outcome_to=outcome_to))
+        assert [name for name, _ in broken.of("t1")] == [name for name, outcome in shown.items() if outcome is None]
 
 
 class Broken:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from coachrl.trainers.backends.base import check_room
 from coachrl.trainers.backends.torch.backend import PolicyTrainer, token_teller
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.vllm.engine import Engine
+from coachrl.trainers.backends.vllm.replies import new_ones
 from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.backends.vllm.turns import Request, Told, Turns, Weights
 from coachrl.types import Generation, SamplingParams
@@ -60,7 +61,7 @@ class VllmBackend(PolicyTrainer):
         check_room(policy, len(prompt_ids), sampling.max_new_tokens, self.context_length(policy))
         version, stop_ids = self._weights_version, self.tokenizer(policy).eos_ids
         tell = token_teller()
-        told = None if tell is None else _new_ones(tell)
+        told = None if tell is None else new_ones(tell)
         request = Request(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids, told)
         reply = await self._turns.ask(request)
         certain = sampling.temperature == 0  # the most likely token, whatever its probability was
@@ -115,19 +116,6 @@ class VllmBackend(PolicyTrainer):
             seen.add(address)
             copies[name] = weight.detach().to(self._dtype, copy=True)
         return Weights(copies)
-
-
-def _new_ones(tell: Callable[[int], None]) -> Told:
-    """Is given all tokens of a reply again and again, and tells each of them once."""
-    count = 0
-
-    def told(token_ids: tuple[int, ...]) -> None:
-        nonlocal count
-        for token in token_ids[count:]:
-            tell(token)
-        count = len(token_ids)
-
-    return told
 
 
 def _memory_folder() -> str | None:

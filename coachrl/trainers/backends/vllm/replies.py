@@ -3,7 +3,7 @@ imports no vLLM."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,3 +60,16 @@ def read_reply(output: Any) -> Reply:
     if tuple(flat.token_ids) != ids:
         raise BackendError("vLLM gave log-probabilities of other tokens than those that it drew")
     return Reply(ids, tuple(flat.logprobs), completion.finish_reason)
+
+
+def new_ones(tell: Callable[[int], None]) -> Callable[[tuple[int, ...]], None]:
+    """Is given all tokens of a reply again and again, and tells each of them once."""
+    count = 0
+
+    def told(token_ids: tuple[int, ...]) -> None:
+        nonlocal count
+        for token in token_ids[count:]:
+            tell(token)
+        count = len(token_ids)
+
+    return told

@@ -145,6 +145,33 @@ def test_a_plan_of_a_round_model_by_hand(settings, generating, training, main):
     assert plan.longest == dict.fromkeys(trainable, 4096)
 
 
+@pytest.mark.parametrize(
+    ("settings", "generating", "training"),
+    [
+        ({}, 56 + 8, 8 + 3 + PASS_GB + 8 + 1),
+        ({"sleep": False}, 56 + 8 + 16, 2 * (8 + 3 + PASS_GB) + 8 + 56),
+        ({"colocate": False}, 56, 8 + 3 + PASS_GB + 4),
+    ],
+)
+def test_policies_that_train_at_once_on_one_card_take_its_room_together(settings, generating, training):
+    """As above, and both are trained: each has its states and its pass there, unless they take turns or have cards of
+    their own."""
+    config = OpenRLHFConfig(gpus=2, max_length=4096, micro_batch_tokens=1000, **settings)
+    both = {"solver": True, "judge": True}
+    plan = plan_memory(config, plan_placement(config, both, True), dict.fromkeys(both, ROUND), 80.0)
+    assert plan.generating_gb == pytest.approx(generating)
+    assert plan.training_gb == dict.fromkeys(both, pytest.approx(training))
+
+
+def test_the_longest_sample_is_the_models_context_where_none_is_set_and_a_pass_holds_a_micro_batch():
+    config = OpenRLHFConfig(gpus=2, micro_batch_tokens=10_000)
+    placement = plan_placement(config, {"solver": True}, False)
+    plan = plan_memory(config, placement, {"solver": ROUND}, 80.0)
+    pass_gb = 10_000 * 83_750 / 1e9 + 0.064 + 0.5
+    assert plan.longest == {"solver": 8192}
+    assert plan.training_gb == {"solver": pytest.approx(8 + 3 + pass_gb + 2 + 1)}
+
+
 def test_a_plan_is_told_in_lines_and_what_just_fits_is_not_too_much():
     longest = {"a": 4096, "b": 4096}
     assert MemoryPlan(80.0, 80.0, {"a": 80.1}, {"a": 4096, "b": 4095}, longest, 21.4).lines() == [

@@ -75,6 +75,10 @@ def test_it_is_added_anew_where_its_base_has_changed(adapter, tiny_model, tmp_pa
         ({"base_model_name_or_path": "/no/such"}, "its base: model /no/such: no such folder"),
         ({"use_dora": True}, "use_dora is True; LoRA with use_dora False alone is read"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"use_rslora": True}, "use_rslora is True"),
+        ({"bias": "all"}, "bias is 'all'; LoRA with bias 'none' alone is read"),
+        ({"rank_pattern": {"q_proj": 8}}, "rank_pattern is {'q_proj': 8}; LoRA with rank_pattern {} alone is read"),
+        ({"layers_to_transform": [0]}, "layers_to_transform is [0]"),
         ({"r": 3}, "it does not belong to its model"),
     ],
 )
@@ -85,6 +89,26 @@ def test_one_that_cannot_be_added_is_refused_in_a_line(adapter, settings, words)
     assert words in str(refused.value) and len(str(refused.value).splitlines()) == 1
     merged = adapter.parent / "cache" / "merged"
     assert not merged.exists() or not list(merged.iterdir())
+
+
+def test_one_without_settings_or_whose_base_is_an_adapter_too_is_refused_in_a_line(adapter, tiny_model, tmp_path):
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    shutil.copyfile(adapter / "adapter_config.json", base / "adapter_config.json")
+    change(adapter, base_model_name_or_path=str(base))
+    with pytest.raises(PolicyError, match=r"adapter .*: its base .*base is an adapter too$"):
+        whole_model(adapter)
+    (adapter / "adapter_config.json").write_text("[]")
+    with pytest.raises(PolicyError, match=r"adapter .*: adapter_config\.json holds no settings$"):
+        whole_model(adapter)
+
+
+def test_settings_that_are_left_open_are_plain(adapter):
+    """A version of peft that does not know a setting leaves it out, and one may write null for none."""
+    change(adapter, use_dora=None, rank_pattern=None, bias=None, fan_in_fan_out=None)
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    del config["use_rslora"]
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    assert (whole_model(adapter) / "config.json").is_file()
 
 
 def test_one_of_other_layers_than_are_adapted_here_is_refused(adapter):

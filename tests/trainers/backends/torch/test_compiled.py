@@ -99,6 +99,25 @@ def test_layers_that_give_something_else_are_refused(folder, monkeypatch):
         TrainablePolicy(folder, with_settings(EXACT, compile=True), CPU)
 
 
+@pytest.mark.parametrize(
+    ("off", "said"), [(0.0, None), (1e-7, None), (1e-3, r"by 0\.001 on average"), (float("nan"), "by nan on average")]
+)
+def test_what_compiled_layers_give_is_held_against_the_rounding_of_plain_ones(folder, monkeypatch, off, said):
+    """Nothing is compiled: the results are made up. In float32 1e-5 of the states' spread is allowed."""
+
+    def states(model, layers, precision):
+        with torch.no_grad(), precision():
+            return compiled._states(model) + off
+
+    monkeypatch.setattr(compiled, "_states_of_compiled", states)
+    settings = with_settings(EXACT, compile=True)
+    if said is None:
+        TrainablePolicy(folder, settings, CPU)
+    else:
+        with pytest.raises(PolicyError, match=said):
+            TrainablePolicy(folder, settings, CPU)
+
+
 def test_an_architecture_without_the_shared_prefix_is_refused(folder, monkeypatch):
     monkeypatch.setattr("coachrl.trainers.backends.torch.policy.use_shared_prefix", lambda model: False)
     with pytest.raises(PolicyError, match=r"torch\.compile is not supported by LlamaForCausalLM: set it to false"):

@@ -239,6 +239,24 @@ def test_the_nucleus_holds_the_token_that_fills_it_and_none_after_it(noise, toke
     assert logprobs.exp().item() == pytest.approx(chance)
 
 
+def test_a_nucleus_that_is_full_takes_no_further_token():
+    """Four tokens of a quarter each, exact in floats: two of them are a half, and any further one would be more."""
+    noise = torch.tensor([0.0, 0.25, 0.5, 0.75, 0.999], dtype=torch.float64)
+    tokens, logprobs = draw(torch.zeros(5, 4), torch.ones(5), torch.full((5,), 0.5), noise)
+    first, second = tokens[0].item(), tokens[-1].item()
+    assert tokens.tolist() == [first, first, second, second, second] and first != second
+    assert logprobs.exp().tolist() == [pytest.approx(0.5)] * 5
+
+
+def test_each_row_is_drawn_by_its_own_temperature_and_nucleus():
+    """One row of each kind side by side: greedy, by a nucleus, by all, and colder."""
+    logits = torch.tensor([[0.3, 0.2, 0.5]]).log().repeat(4, 1)
+    noise = torch.full((4,), 0.99, dtype=torch.float64)
+    tokens, logprobs = draw(logits, torch.tensor([0.0, 1.0, 1.0, 0.5]), torch.tensor([0.6, 0.6, 1.0, 1.0]), noise)
+    assert tokens.tolist() == [2, 0, 2, 2]
+    assert logprobs.exp().tolist() == pytest.approx([1.0, 3 / 8, 0.5, 25 / 38])
+
+
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=2, max_size=5))
 def test_shared_prefix_length(prompts):
     length = shared_prefix_length(prompts)

@@ -10,8 +10,9 @@ from torch_backends import EXACT, generate, samples_of
 
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import load_config
-from coachrl.errors import CheckpointError
+from coachrl.errors import CheckpointError, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend
+from coachrl.trainers.backends.torch.lora import make_adaptable
 
 LORA = with_settings(EXACT, lora_rank=4, lora_alpha=8, learning_rate=3e-3)
 
@@ -113,3 +114,18 @@ def test_a_dry_run_counts_no_optimizer_for_frozen_weights(tiny_model):
     assert make_dry_run(load_config(None, [*distributed, "torch.lora_rank=4"])).disk_gb == 0
     exact = [*settings, "torch.precision=float32"]
     assert make_dry_run(load_config(None, exact)).memory_gb == pytest.approx(size * 3 * 16)
+
+
+def test_a_model_whose_only_linear_layer_is_its_output_takes_no_adapter():
+    class HeadAlone(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(2, 2)
+
+        def get_output_embeddings(self):
+            return self.head
+
+    model = HeadAlone()
+    with pytest.raises(PolicyError, match="HeadAlone has no linear layers that adapters could change"):
+        make_adaptable(model)
+    assert model.head.weight.requires_grad, "it is left as it was"

@@ -139,6 +139,33 @@ def test_no_chat_template(tmp_path):
         ChatTokenizer(write_tiny_model(tmp_path / "model", template=None))
 
 
+def test_a_template_without_the_replies_of_earlier_turns(tmp_path):
+    template = "{% for m in messages if m['role'] != 'assistant' %}{{ m['content'] }}{% endfor %}"
+    tokenizer = ChatTokenizer(write_tiny_model(tmp_path / "model", template=template))
+    with pytest.raises(PolicyError, match="its chat template drops the assistant's replies"):
+        tokenizer.continue_chat((1,), (2,), [USER])
+
+
+def test_a_template_whose_turns_have_no_end_gets_the_end_that_the_model_knows(tmp_path):
+    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    tokenizer = ChatTokenizer(write_tiny_model(tmp_path / "model", template=template))
+    [end] = tokenizer.eos_ids
+    assert tokenizer.encode_reply("5") == (*raw(tokenizer, "5"), end)
+    # What ends a sampled reply stays: it is no part of what the template puts between two turns.
+    assert tokenizer.continue_chat((1,), (7, end), [USER]) == (1, 7, end, *raw(tokenizer, "\nuser: 2 + 3?\n"))
+
+
+def test_a_model_without_an_end_of_turn(tmp_path, tiny_model):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": None}))
+    (folder / "special_tokens_map.json").unlink(missing_ok=True)
+    words = r"neither tokenizer nor generation_config\.json names an end-of-turn token"
+    with pytest.raises(PolicyError, match=words):
+        ChatTokenizer(folder)
+
+
 def test_a_template_that_refuses(tmp_path):
     template = "{{ raise_exception('no system prompts') }}"
     with pytest.raises(PolicyError, match="no system prompts"):

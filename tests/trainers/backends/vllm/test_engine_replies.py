@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 from tiny_models import write_tiny_model
 
 from coachrl.errors import BackendError, ConfigError, PolicyError
-from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, read_reply
+from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, new_ones, read_reply
 from coachrl.trainers.backends.vllm.shapes import check_shapes
 
 
@@ -37,6 +37,14 @@ def test_log_probabilities_of_other_tokens_are_refused():
         read_reply(output([3, 4], "stop", told=[3, 5]))
 
 
+def test_a_reply_that_grows_by_several_tokens_at_once_is_told_token_by_token():
+    told = []
+    tell = new_ones(told.append)
+    for length in (1, 4, 4, 6):
+        tell((7, 7, 8, 9, 9, 2)[:length])
+    assert told == [7, 7, 8, 9, 9, 2]
+
+
 @pytest.fixture
 def folders(tmp_path):
     """Of equal shape, the second with another dtype and end of turn; and one with another width."""
@@ -53,6 +61,14 @@ def test_models_of_one_shape_take_turns_in_one_engine_and_others_do_not(folders)
     check_shapes([folders / "a", folders / "b", folders / "a"])
     with pytest.raises(ConfigError, match="differ in intermediate_size and cannot take turns"):
         check_shapes([folders / "a", folders / "b", folders / "wide"])
+
+
+def test_a_setting_that_one_of_two_models_alone_has_is_a_difference(folders):
+    path = folders / "b" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"attn_logit_softcapping": 30.0}))
+    for pair in (("a", "b"), ("b", "a")):
+        with pytest.raises(ConfigError, match="differ in attn_logit_softcapping and cannot take turns"):
+            check_shapes([folders / name for name in pair])
 
 
 def test_one_base_is_one_model(folders):
