@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coachrl.audit.data.imported import is_imported
 from coachrl.audit.findings import CrossRater, Findings, judged
 from coachrl.audit.stats.calibration import Prediction
 from coachrl.audit.stats.drift import ReferenceSetDrift
@@ -20,6 +21,7 @@ TIED = 0.5
 FAILED = 0.1
 RETEST_ICC = 0.75
 CIRCULAR = "circular: the coach was shown this outcome"
+_PERHAPS_CIRCULAR = "circular if the judge was shown this outcome, which its log does not say"
 _SAID_ELSEWHERE = ("auc", "reward_hacking")  # topics whose sentences hold more than one figure
 
 
@@ -146,7 +148,7 @@ def _calibration(found: Findings) -> list[AuditVerdict]:
     for prediction in found.calibration.predictions:
         auc = prediction.auc
         if prediction.of != "last action" and _is_inverted(found, prediction):
-            text = f"scores {prediction.of} lower where the team succeeds: {_shown_auc(prediction)}"
+            text = f"scores {prediction.of} lower where the team succeeds: {_shown_auc(prediction, found.pipeline)}"
             made.append(_verdict(found, "auc", "alarm", text, auc.value))
     return made
 
@@ -160,13 +162,18 @@ def _is_inverted(found: Findings, prediction: Prediction) -> bool:
     return not prediction.category and prediction.of in {effect.what for effect in _topic(found, "auc")}
 
 
-def _shown_auc(prediction: Prediction) -> str:
+def circular_words(pipeline: str) -> str:
+    """What is said of a figure that may only show how well a coach copies. Of scores of other trainers nobody knows."""
+    return _PERHAPS_CIRCULAR if is_imported(pipeline) else CIRCULAR
+
+
+def _shown_auc(prediction: Prediction, pipeline: str) -> str:
     auc = prediction.auc
-    return f"AUC {auc.interval()} ({auc.size})" + (f"; {CIRCULAR}" if prediction.circular else "")
+    return f"AUC {auc.interval()} ({auc.size})" + (f"; {circular_words(pipeline)}" if prediction.circular else "")
 
 
 def _auc(found: Findings, what: str, prediction: Prediction) -> AuditVerdict:
-    auc, shown = prediction.auc, _shown_auc(prediction)
+    auc, shown = prediction.auc, _shown_auc(prediction, found.pipeline)
     low, high = (auc.value if bound is None else bound for bound in (auc.low, auc.high))
     # 0.5 without any spread: all scores are equal.
     if auc.low is None and (auc.value != 0.5 or auc.tasks < FEWEST_TASKS):
