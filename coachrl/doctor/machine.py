@@ -22,13 +22,15 @@ KEY_VARIABLES = (*(name for names in KEYS_BY_PROVIDER.values() for name in names
 
 @dataclass(frozen=True)
 class Finding:
-    """One check. optional findings do not make `coachrl doctor` fail."""
+    """One check. optional findings do not make `coachrl doctor` fail. skipped: there was nothing here to try it on, so
+    that it is neither good nor bad."""
 
     name: str
     ok: bool
     detail: str
     remedy: str = ""
     optional: bool = False
+    skipped: bool = False
 
 
 def diagnose(sandbox: SandboxConfig) -> list[Finding]:
