@@ -18,7 +18,7 @@ from coachrl.coach.clients.base import (
 from coachrl.coach.clients.openai_compatible import conversation, reply_of
 from coachrl.coach.clients.usage import with_usage
 from coachrl.config import CoachConfig
-from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.errors import CoachError, CoachUnavailable, KeyMissing
 
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
 _UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
@@ -158,7 +158,7 @@ def _check_key(model: str, api_base: str | None, litellm: ModuleType) -> str | N
         return "not-needed" if model.startswith("openai/") and not os.environ.get("OPENAI_API_KEY") else None
     missing = _missing_keys(model, litellm)
     if missing:
-        raise CoachUnavailable(_needs(model, missing))
+        raise KeyMissing(_needs(model, missing))
     return None
 
 
