@@ -60,6 +60,10 @@ class CoachUnavailable(CoachError, exit_code=2):
     """The coach cannot be used at all (unknown model, wrong key, no such prompt). Raised before any rollout."""
 
 
+class KeyMissing(CoachUnavailable, exit_code=2):
+    """The coach's provider wants a key, and the environment holds none."""
+
+
 class PolicyError(CoachrlError, exit_code=2):
     """A model that cannot be loaded, has no chat template, or cannot take the prompt that it was given."""
 

@@ -91,6 +91,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
+def rounded(number: int) -> str:
+    """A large number to three digits, for estimates: "950", "12,300", "4.56 million", "1.01 billion"."""
+    for unit, word in ((10**9, "billion"), (10**6, "million")):
+        if number >= unit * 0.9995:
+            return f"{number / unit:#.3g}".rstrip(".") + f" {word}"
+    step = 10 ** max(0, len(str(number)) - 3)
+    return f"{round(number / step) * step:,}"
+
+
 def plural(noun: str) -> str:
     """'calls', 'replies'."""
     return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"

@@ -15,6 +15,7 @@ from coachrl.text import (
     nearest,
     one_line,
     printable,
+    rounded,
     shown,
     visible,
     without_passwords,
@@ -83,6 +84,22 @@ def test_numbers_and_names_in_messages():
     assert nearest("planer", ["coder", "planner"]) == ", did you mean 'planner'?" and nearest("xyz", ["coder"]) == ""
     assert brief("x") == "'x'" and brief(10**5000) == "a int too large to show"
     assert first_line(ValueError("a\nb")) == "a" and first_line(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (10_752, "10,800"),
+        (999_400, "999,000"),
+        (999_600, "1.00 million"),
+        (355_991_552, "356 million"),
+        (1_012_703_232, "1.01 billion"),
+    ],
+)
+def test_an_estimate_has_three_digits(number, shown):
+    assert rounded(number) == shown
 
 
 def test_what_moves_a_cursor_is_spelled_out_and_passwords_are_starred():

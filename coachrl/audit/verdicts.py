@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from coachrl.audit.data.imported import is_imported
 from coachrl.audit.findings import CrossRater, Findings, judged
 from coachrl.audit.stats.calibration import Calibration, Prediction
 from coachrl.audit.stats.drift import Drift, ReferenceSetDrift
@@ -21,6 +22,7 @@ TIED = 0.5
 FAILED = 0.1
 RETEST_ICC = 0.75
 CIRCULAR = "circular: the coach was shown this outcome"
+_PERHAPS_CIRCULAR = "circular if the judge was shown this outcome, which its log does not say"
 _SAID_ELSEWHERE = ("auc", "reward_hacking")  # topics whose sentences hold more than one figure
 
 
@@ -139,7 +141,7 @@ def _calibration(found: Findings, calibration: Calibration) -> list[AuditVerdict
     made = [_auc(found, "the last action's score", overall[0])]
     for prediction in calibration.predictions:
         if prediction.of != "last action" and _is_inverted(found, prediction):
-            text = f"scores {prediction.of} lower where the team succeeds: {_shown_auc(prediction)}"
+            text = f"scores {prediction.of} lower where the team succeeds: {_shown_auc(prediction, found.pipeline)}"
             made.append(say("alarm", text=text, value=prediction.auc.value))
     return made
 
@@ -153,13 +155,18 @@ def _is_inverted(found: Findings, prediction: Prediction) -> bool:
     return not prediction.category and prediction.of in {effect.what for effect in _topic(found, "auc")}
 
 
-def _shown_auc(prediction: Prediction) -> str:
+def circular_words(pipeline: str) -> str:
+    """What is said of a figure that may only show how well a coach copies. Of scores of other trainers nobody knows."""
+    return _PERHAPS_CIRCULAR if is_imported(pipeline) else CIRCULAR
+
+
+def _shown_auc(prediction: Prediction, pipeline: str) -> str:
     auc = prediction.auc
-    return f"AUC {auc.interval()} ({auc.size})" + (f"; {CIRCULAR}" if prediction.circular else "")
+    return f"AUC {auc.interval()} ({auc.size})" + (f"; {circular_words(pipeline)}" if prediction.circular else "")
 
 
 def _auc(found: Findings, what: str, prediction: Prediction) -> AuditVerdict:
-    say, auc, shown = _speaker(found, "auc"), prediction.auc, _shown_auc(prediction)
+    say, auc, shown = _speaker(found, "auc"), prediction.auc, _shown_auc(prediction, found.pipeline)
     low, high = auc.bounds
     too_few = f"too few episodes to say whether {what} predicts the outcome, {shown}"
     # 0.5 without any spread: all scores are equal.

@@ -60,6 +60,7 @@ def doctor(
     else:
         for finding in findings:
             found = "ok" if finding.ok else "absent" if finding.optional else "MISSING"
+            found = "skipped" if finding.skipped else found
             out.print(f"{found:7}  {finding.name}: {finding.detail}")
             if not finding.ok and finding.remedy:
                 out.print(f"         {finding.remedy}")

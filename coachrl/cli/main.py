@@ -91,8 +91,32 @@ GROUPS = {
     "config": config_app,
     "label": label_app,
 }
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "train": (
+        "coachrl train --config quickstart --dry-run",
+        "coachrl train --pipeline dsbench --coach gemini-2.5-pro tasks.root=data",
+        "coachrl train --model tiny-random --steps 1     tries everything in seconds",
+        "coachrl train --resume runs/latest",
+        "coachrl configs list, coachrl pipelines list and coachrl coaches list say what there is",
+    ),
+    "eval": ("coachrl eval --run runs/latest", "coachrl eval --config quickstart"),
+    "audit": (
+        "coachrl audit runs/latest",
+        "coachrl audit --from trl out/scores.jsonl --column score=judge_reward",
+        "coachrl audit runs/latest --probe 50 --coach gemini-2.5-pro     asks, after a yes",
+    ),
+    "rescore": (
+        "coachrl rescore runs/latest --coach gemini-2.5-pro --sample 200",
+        "coachrl rescore runs/latest --repeat 1     the run's own coach once more: how stable is it?",
+    ),
+    "export": (
+        "coachrl export runs/latest --format dpo --out dpo.jsonl --role verifier",
+        "coachrl export runs/latest --format hub --out models/team",
+    ),
+}
 for name, verb in VERBS.items():
-    app.command(name)(verb)
+    epilog = "\n\n".join(("Examples:", *EXAMPLES[name])) if name in EXAMPLES else None
+    app.command(name, epilog=epilog)(verb)
 for name, group in GROUPS.items():
     app.add_typer(group, name=name, cls=_Verbs)
 

@@ -96,7 +96,7 @@ def _print_comparison(folder: Path, comparison: Comparison) -> None:
         f"{counted(comparison.overall.shift.n, 'pair')}: Pearson {_estimate(comparison.pearson)}, "
         f"Spearman {_estimate(comparison.spearman)}, within 1 point {_estimate(comparison.near)}"
     )
-    table = Table("actions", "pairs", "tasks", "run", "rescore", "shift [95 %]", box=None)
+    table = Table("actions", "pairs", "tasks", "run, mean", "rescore, mean", "shift, points [95 %]", box=None)
     _add_row(table, "all", comparison.overall)
     for title, shifts in (("role", comparison.by_role), ("category", comparison.by_category)):
         for name, shift in shifts.items():

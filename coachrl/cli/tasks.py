@@ -13,7 +13,7 @@ from coachrl.cli.options import ConfigOptions, Json, takes_groups
 
 tasks_app = typer.Typer(help="List task sets, and make tasks of tables.")
 
-_SHOWN_CHARACTERS = 90  # of a prompt's first line
+_SHOWN_CHARACTERS = 90  # of a prompt
 _SHOWN_TASKS = 1000  # of each set: a table of a million rows takes minutes
 
 
@@ -38,7 +38,7 @@ def list_tasks(options: ConfigOptions, as_json: Json = False) -> None:
     table = Table("split", "id", "category", "prompt", box=None)
     for split, tasks in sets.items():
         for task in tasks[:_SHOWN_TASKS]:
-            line = next(iter(task.prompt.splitlines()), "")
+            line = " ".join(task.prompt.split())  # the first line may be a heading that all tasks share
             if len(line) > _SHOWN_CHARACTERS:
                 line = f"{line[: _SHOWN_CHARACTERS - 1]}…"
             table.add_row(split, task.id, task.category, line)

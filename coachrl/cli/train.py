@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +11,7 @@ import typer
 
 from coachrl.cli.console import out, waiting
 from coachrl.cli.options import RunOptions, takes_groups
-from coachrl.errors import ClusterLost, ConfigError
+from coachrl.errors import ClusterLost, ConfigError, KeyMissing
 
 if TYPE_CHECKING:
     from coachrl.config import RunConfig
@@ -38,12 +40,22 @@ def train(
         "track": track or None,
     }
     if resume is None:
-        _start(options.resolve(flags), dry_run)
+        with _price_for_any_key() if dry_run else contextlib.nullcontext():
+            _start(options.resolve(flags), dry_run)
         return
     given = {**options.flags(), **flags, "config": options.config}
     if any(value is not None for value in given.values()):
         raise ConfigError("--resume continues a run as it was configured: give no other flags with it")
     _go_on(resume, options.overrides or [], dry_run)
+
+
+@contextlib.contextmanager
+def _price_for_any_key() -> Iterator[None]:
+    """Who looks at the price first has no key yet, and a dry run would not use it."""
+    try:
+        yield
+    except KeyMissing as error:
+        raise KeyMissing(f"{error}. For the price alone any text will do: a dry run asks nobody") from error
 
 
 def _start(config: RunConfig, dry_run: bool) -> None:

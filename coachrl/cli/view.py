@@ -23,6 +23,8 @@ def view(
     from coachrl.runs.folder import Run
 
     with make_server(Run.open(run_folder), port, blind=not show_scores) as server:
-        out.print(f"http://{HOST}:{server.server_address[1]}/  (Ctrl-C ends it)")
+        address = f"http://{HOST}:{server.server_address[1]}/"
+        out.print(f"{address}  (Ctrl-C ends it)")
+        out.print(f"{address}rate  to score its actions yourself")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, estimate_run
 from coachrl.commands.build import Prepared, make_placement, play_of
-from coachrl.commands.gpu_estimates import GpuEstimates, estimate_gpus, known_parameters
+from coachrl.commands.gpu_estimates import GpuEstimates, estimate_gpus, known_parameters, known_shape
 from coachrl.commands.progress import duration
 from coachrl.config import PolicyConfig, RunConfig
 from coachrl.doctor.machine import KEY_VARIABLES
@@ -21,7 +21,7 @@ from coachrl.resources import free_bytes
 from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
 from coachrl.tasks.split import Sets
-from coachrl.text import counted
+from coachrl.text import counted, rounded
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.openrlhf.placement import Placement
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
@@ -74,7 +74,7 @@ class DryRun:
             f"coach             {self.coach}: {_range(self.coach_calls, 'call')}{or_more}",
             *([] if self.coach_use is None else _use_lines(self.coach_use)),
             *([] if self.bounded else [f"{'':18}{_UNBOUNDED}"]),
-            f"generated tokens  {self._bound(f'{self.generated_tokens_most:,}')}",
+            f"generated tokens  {self._bound(rounded(self.generated_tokens_most))}",
             f"time              {self.time()}",
             *(f"{'placement' if i == 0 else '':18}{line}" for i, line in enumerate(self.placement)),
             *(f"{'memory on a GPU' if i == 0 else '':18}{line}" for i, line in enumerate(self.gpu.memory)),
@@ -89,9 +89,12 @@ class DryRun:
 
     def time(self) -> str:
         """How long it takes, where a run like it shows that."""
-        if self.seconds is None:
-            return "not known before the first step, which says what is left"
-        return f"about {duration(self.seconds)}, by the steps of the last run of this team and model"
+        if self.seconds is not None:
+            return f"about {duration(self.seconds)}, by the steps of the last run of this team and model"
+        if self.gpu.step_s is not None and self.steps:
+            most = duration(self.steps * self.gpu.step_s)
+            return f"about {most} where every step takes as long as below; the first step says what is left"
+        return "not known before the first step, which says what is left"
 
     def _bound(self, most: str) -> str:
         return f"at most {most}" if self.bounded else f"{most} or more"
@@ -138,6 +141,7 @@ def make_dry_run(
     longest = max(len(task.prompt) for task in train_tasks)
     parameters = {model: known_parameters(model) for model in models.values()}
     memory_gb = _memory_gb(config, policies, parameters)
+    models_gb = _disk_gb(config, policies, parameters)
     scored = [role for role in pipeline.roles if algorithm.scores_role(role.name)]
     turns = rounds * sum(role.max_turns for role in scored)
     workload = TeamWorkload(scored, rounds, longest // CHARACTERS_A_TOKEN, (episodes[0] * drawn, episodes[1] * drawn))
@@ -156,7 +160,7 @@ def make_dry_run(
         generated_tokens_most=(episodes[1] * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
         memory_gb=memory_gb,
-        disk_gb=_disk_gb(config, policies, parameters),
+        disk_gb=None if models_gb is None else models_gb + _adapters_gb(config, policies),
         seconds=_seconds(config, steps),
         folder=folder or Run.new_folder(config),
         placement=_placement(config, len(policies), placement, memory_gb),
@@ -192,7 +196,7 @@ def _range(least_most: tuple[int, int], what: str) -> str:
 
 
 def _use_lines(use: CostEstimate) -> list[str]:
-    into, out = (f"{least:,} to {most:,}" for least, most in (use.tokens_in, use.tokens_out))
+    into, out = (f"{rounded(least)} to {rounded(most)}" for least, most in (use.tokens_in, use.tokens_out))
     spend = "price not known; coach.usd_per_million_tokens=[input, output] states it"
     if use.usd is not None:
         spend = f"${use.usd[0]:,.2f} to ${use.usd[1]:,.2f}, the most if every window and every reply is full"
@@ -260,8 +264,8 @@ def _seconds(config: RunConfig, steps: int) -> float | None:
 
 def _disk_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
     """Gigabytes of the checkpoints: 4 bytes a weight, 8 of AdamW; one more than are kept lies there while it is made.
-    The distributed backend writes 2 more for the model itself, whose 4 lie with AdamW. Adapters are too few to count:
-    what is left is the model that they are added to, where one is written for each policy."""
+    The distributed backend writes 2 more for the model itself, whose 4 lie with AdamW. Of adapters this is the model
+    that they are added to, where one is written for each policy; their own weights are `_adapters_gb`."""
     distributed, adapters = config.backend == "openrlhf", config.torch.lora_rank is not None
     if config.train.keep_checkpoints == 0 or config.torch.share_base or (distributed and adapters):
         return 0.0
@@ -269,8 +273,24 @@ def _disk_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: d
     sizes = [parameters[policy.model or config.model] for policy in policies.values() if policy.trainable]
     if any(size is None for size in sizes):
         return None
+    return each * sum(size or 0 for size in sizes) * _checkpoints_at_once(config) / 1e9
+
+
+def _adapters_gb(config: RunConfig, policies: dict[str, PolicyConfig]) -> float:
+    """Gigabytes of the adapters in the checkpoints, with AdamW. Those of a model whose layers are not known here are
+    left out: they are few beside what else is written."""
+    rank = config.torch.lora_rank
+    if rank is None or config.train.keep_checkpoints == 0:
+        return 0.0
+    shapes = [known_shape(policy.model or config.model) for policy in policies.values() if policy.trainable]
+    weights = sum(shape.adapter_parameters(rank) for shape in shapes if shape is not None)
+    return (14 if config.backend == "openrlhf" else 12) * weights * _checkpoints_at_once(config) / 1e9
+
+
+def _checkpoints_at_once(config: RunConfig) -> int:
+    """How many lie there at most: those that are kept, and the one that is being made."""
     made = math.ceil(config.train.steps / (config.train.checkpoint_every or config.train.steps))  # one after the last
-    return each * sum(size or 0 for size in sizes) * min(made, config.train.keep_checkpoints + 1) / 1e9
+    return min(made, config.train.keep_checkpoints + 1)
 
 
 def _disk(disk_gb: float | None) -> str:

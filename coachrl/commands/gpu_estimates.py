@@ -31,13 +31,17 @@ from coachrl.trainers.backends.torch.models import is_hub_name, parameter_count
 from coachrl.trainers.backends.vllm.memory import plan_one_gpu
 from coachrl.trainers.schedule import most_episodes
 
+_ARITHMETIC_COUNTS_S = 10.0  # a shorter step is not bounded by what the roofline counts
+
 
 @dataclass(frozen=True)
 class GpuEstimates:
-    """Lines for people."""
+    """Lines for people. step_s: seconds of a step in which every turn is taken and every reply is full; None where
+    they are not known."""
 
     memory: tuple[str, ...] = ()
     time: tuple[str, ...] = ()
+    step_s: float | None = None
 
 
 def estimate_gpus(
@@ -65,7 +69,9 @@ def estimate_gpus(
         reference = make_algorithm(config.algorithm).needs_reference
         one = plan_one_gpu(config, shapes, sum(trainable.values()), reference, card_gb)
         lines, kept = one.lines(), dict.fromkeys(shapes, one.cached_tokens)
-    memory = ("estimated" if seen else "estimated, where a card of 80 GB is assumed: none is seen here", *lines)
+    # Cards are sold by GiB, and everything here is in units of 10^9 bytes.
+    assumed = f"estimated, where a card of 80 GB is assumed, which holds {CARD_GB:.0f} of 10^9 bytes: none is seen here"
+    memory = ("estimated" if seen else assumed, *lines)
     card = card_named(seen[1]) if seen else ASSUMED
     if card is None:
         return GpuEstimates(memory, ("unknown: the figures of this card are not known here",))
@@ -75,7 +81,8 @@ def estimate_gpus(
         for policy, shape in shapes.items()
     ]
     shared = engines[next(iter(shapes))].shared_gpus
-    return GpuEstimates(memory, _time_lines(step_time(works, shared, card, config.openrlhf.one_step_off), card))
+    step = step_time(works, shared, card, config.openrlhf.one_step_off)
+    return GpuEstimates(memory, _time_lines(step, card), step.all_s if step.all_s >= _ARITHMETIC_COUNTS_S else None)
 
 
 def planned_main_memory(config: RunConfig) -> tuple[float, int] | None:
@@ -97,6 +104,11 @@ def known_parameters(model: str) -> int | None:
         return parameter_count(folder)
     shape = shape_of(model, None, None)
     return shape.parameters if shape is not None else None
+
+
+def known_shape(model: str) -> ModelShape | None:
+    """The layers of a model; None where it would have to be fetched first, or is of an unknown kind."""
+    return shape_of(model, _folder_of(model), known_parameters(model))
 
 
 def _folder_of(model: str) -> Path | None:
@@ -183,6 +195,11 @@ def _work(
 
 
 def _time_lines(time: StepTime, card: Card) -> tuple[str, ...]:
+    if time.all_s < _ARITHMETIC_COUNTS_S:
+        return (
+            f"about {max(0.1, time.all_s):.1f} s of arithmetic, on {card.name}; starting kernels, waking engines and",
+            "handing weights over take longer than that, and are not counted",
+        )
     whole, generating, forwards, training = (
         duration(math.ceil(seconds)) for seconds in (time.all_s, time.generating_s, time.forwards_s, time.training_s)
     )

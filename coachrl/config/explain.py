@@ -60,7 +60,10 @@ def _explain_unknown(item: Any, dotted: str) -> str:
     source = str(item["loc"][1]).strip("[]")
     if others := sources_with(key):
         chosen = "a source of your own" if SOURCES[source] is ImportedTasks else f"tasks.source={source}"
-        return f"{chosen} reads no {dotted}, which {_listed(others)}: set tasks.source to it, or leave {dotted} out"
+        or_else = f"or leave {dotted} out"
+        if SOURCES[source] is ImportedTasks and key == "grader":
+            or_else = 'or leave it out and name the grader in each task: MathTruth(answer, grader="my_module:same")'
+        return f"{chosen} reads no {dotted}, which {_listed(others)}: set tasks.source to it, {or_else}"
     return f"unknown key '{dotted}'{nearest(key, SOURCES[source].model_fields)}"
 
 

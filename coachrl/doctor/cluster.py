@@ -87,7 +87,7 @@ def peers() -> Finding:
     except (ImportError, AttributeError, RuntimeError) as error:
         return Finding("peer access", False, f"torch cannot say: {error}", "see the other lines", optional=True)
     if not pairs:
-        return Finding("peer access", True, f"not tried: torch sees {count} GPUs", optional=True)
+        return Finding("peer access", True, f"not tried: torch sees {count} GPUs", optional=True, skipped=True)
     remedy = "weights and gradients then go through main memory, which is slower: see `nvidia-smi topo -m`"
     detail = f"not from {', '.join(apart[:4])}" if apart else f"all {len(pairs)} ways are open"
     return Finding("peer access", not apart, detail, remedy, optional=True)
@@ -104,7 +104,8 @@ def _nccl_collective() -> Finding:
     except (ImportError, RuntimeError) as error:
         return Finding("sum by nccl", False, f"not tried: {error}", "see the other lines", optional=True)
     if count < 2:
-        return Finding("sum by nccl", True, f"not tried: it takes two GPUs, and torch sees {count}", optional=True)
+        why = f"not tried: it takes two GPUs, and torch sees {count}"
+        return Finding("sum by nccl", True, why, optional=True, skipped=True)
     return _collective("nccl")
 
 

@@ -152,7 +152,7 @@ def _driver() -> list[Finding]:
         driver, capability = rows[0][0], min(capability for _, capability in rows)
         good = runs_cuda(driver)
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        return [Finding("driver", True, "not looked at: no GPU is seen, or none tells", optional=True)]
+        return [Finding("driver", True, "not looked at: no GPU is seen, or none tells", optional=True, skipped=True)]
     return [
         Finding("driver", good, driver, f"install NVIDIA's driver {DRIVER} or later, for CUDA {_CUDA}"),
         Finding(

@@ -58,7 +58,8 @@ def try_hand_over(settings: RunConfig, backend: str, limit_s: float = _LIMIT_S) 
             "hand-over", False, f"not tried without {', '.join(missing)}", "see the lines above", optional=True
         )
     if backend == "openrlhf" and settings.openrlhf.ray_address is None and not _gpus():
-        return Finding("hand-over", True, "not tried: it takes a GPU, and torch sees none", optional=True)
+        why = "not tried: it takes a GPU, and torch sees none"
+        return Finding("hand-over", True, why, optional=True, skipped=True)
     remedy = "the lines above say what is missing; openrlhf.attention=sdpa needs no flash-attn"
     with _place(settings) as folder:
         config = _tiny_run(settings, backend, limit_s)

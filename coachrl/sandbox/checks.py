@@ -76,13 +76,14 @@ _REMEDY = "this kernel or container does not keep what bubblewrap asked for; use
 @dataclass(frozen=True)
 class Finding:
     """One check of the machine. detail: what was found; remedy: what to do where it is not ok. optional: what some runs
-    alone need."""
+    alone need. skipped: there was nothing here to try it on, so that it is neither good nor bad."""
 
     name: str
     ok: bool
     detail: str = ""
     remedy: str = ""
     optional: bool = False
+    skipped: bool = False
 
 
 def _hidden_paths() -> list[str]:

@@ -152,9 +152,17 @@ def _code(settings: CodeTasks, seed: int) -> Sets:
     return train, heldout
 
 
+_DSBENCH_PATHS = {
+    "tasks.root": "the folder that holds data_resplit/ and answers/",
+    "tasks.train": "the list of tasks to train on (coachrl tasks make writes one)",
+    "tasks.heldout": "the list of tasks to hold out (coachrl tasks make … --heldout writes one)",
+}
+
+
 def _given(path: P | None, key: str, source: str) -> P:
     if path is None:
-        raise ConfigError(f"tasks.source={source} needs {key}=PATH")
+        what = f", {_DSBENCH_PATHS[key]}" if source == "dsbench" else ""
+        raise ConfigError(f"tasks.source={source} needs {key}=PATH{what}")
     return path
 
 

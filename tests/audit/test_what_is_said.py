@@ -14,7 +14,7 @@ from coachrl.audit.stats.drift import Drift
 from coachrl.audit.thresholds import TOPICS, crossed, parse_threshold
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.audit.topics.outcomes import inversion, reward_hacking
-from coachrl.audit.verdicts import AuditVerdict, grade_of, topic_verdicts, verdicts
+from coachrl.audit.verdicts import AuditVerdict, circular_words, grade_of, topic_verdicts, verdicts
 from coachrl.errors import ConfigError
 from coachrl.stats import Estimate
 
@@ -85,6 +85,12 @@ def test_how_well_the_last_score_predicts_the_outcome(auc, circular, grade, word
     assert found_grade == grade and words in text
     assert value == (None if auc.low is None and grade == "unknown" else auc.value)
     assert ("circular: the coach was shown this outcome" in text) == circular
+
+
+def test_what_other_trainers_judges_were_shown_is_not_known():
+    told = circular_words("imported from trl")
+    assert told == "circular if the judge was shown this outcome, which its log does not say"
+    assert circular_words("mathchat") == "circular: the coach was shown this outcome"
 
 
 def test_a_role_that_is_scored_lower_where_the_team_succeeds_is_named_beside_the_last_action():

@@ -1,5 +1,6 @@
 """The table of commands: what is slow to import waits until a verb needs it."""
 
+import re
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from command_line import coachrl
 from typer.testing import CliRunner
 
-from coachrl.cli.main import app
+from coachrl.cli.main import EXAMPLES, app
 
 VERBS = ["train", "eval", "rollout", "sft", "report", "view", "compare", "audit", "rescore", "export"]
 VERBS += ["serve", "doctor"]
@@ -86,3 +87,11 @@ def test_every_verb_says_what_it_does_and_takes(verb):
 def test_options_of_a_group_are_the_verbs_own(verb, has, lacks):
     shown = CliRunner().invoke(app, [verb, "--help"]).output
     assert all(option in shown for option in has) and not any(option in shown for option in lacks)
+
+
+@pytest.mark.parametrize("verb", EXAMPLES)
+def test_examples_in_a_help_name_options_that_there_are(verb):
+    shown = CliRunner().invoke(app, [verb, "--help"]).output
+    for example in EXAMPLES[verb]:
+        said = re.findall(r" (--[a-z-]+)", example.partition("     ")[0])
+        assert all(f" {option} " in shown for option in said), example

@@ -163,6 +163,7 @@ def test_without_a_key_the_first_line_of_any_verb_says_which_variable_to_set(tmp
         done = coachrl(*arguments, cwd=tmp_path)
         assert done.returncode == 2 and not done.stdout, done.stdout
         assert re.search(f"error: coach '.*/?{model}' needs a key: set {variable}", done.stderr.splitlines()[0])
+        assert ("a dry run asks nobody" in done.stderr) == ("--dry-run" in arguments)
     assert not list(tmp_path.iterdir())
 
 

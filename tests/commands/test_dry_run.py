@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coachrl.commands.dry_run import _disk_gb, _memory_gb, _size, check_disk, make_dry_run
+from coachrl.commands.gpu_estimates import GpuEstimates
 from coachrl.config import PolicyConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
@@ -119,6 +120,15 @@ def test_the_disk_holds_the_kept_checkpoints_and_the_one_that_is_being_made(step
 @pytest.mark.parametrize(("gigabytes", "shown"), [(1.25, "1.2 GB"), (0.1, "0.1 GB"), (0.0991, "100 MB"), (0.0, "0 MB")])
 def test_a_size_is_said_in_the_unit_that_shows_more_than_a_zero(gigabytes, shown):
     assert _size(gigabytes) == shown
+
+
+def test_a_run_on_gpus_is_as_long_as_its_steps_are_foretold_to_be_where_no_run_has_shown_it(tmp_path):
+    plan = plan_of(tmp_path, "train.steps=5")
+    assert plan.time() == "not known before the first step, which says what is left"
+    foretold = replace(plan, gpu=GpuEstimates(step_s=780.0))
+    assert foretold.time() == "about 65 min where every step takes as long as below; the first step says what is left"
+    assert replace(foretold, seconds=40.0).time().startswith("about 40 s, by the steps of the last run")
+    assert replace(foretold, steps=0).time() == plan.time()
 
 
 def test_checkpoints_that_do_not_fit_are_refused_and_an_unknown_size_is_not(tmp_path):

@@ -115,6 +115,12 @@ def test_the_time_of_a_step_is_told_by_its_parts():
     assert first == "about 40 s at most: 30 s generating, 40 s training, at the same time"
 
 
+def test_of_a_step_whose_arithmetic_takes_next_to_nothing_no_time_is_told():
+    told = _time_lines(StepTime(0.2, 0.0, 0.4), Card("X1", 100.0, 2000.0))
+    assert told[0].startswith("about 0.6 s of arithmetic, on X1; ") and told[1].endswith("and are not counted")
+    assert not any("at most" in line for line in told)
+
+
 def test_the_engine_of_one_gpu_is_that_of_all_policies():
     config = load_config(None, ["backend=vllm", "vllm.max_num_seqs=7", "vllm.max_length=99"])
     assert _engines(config, None, ["a", "b"]) == dict.fromkeys("ab", _Engines(1, 1, 7, 99, 1, 1))

@@ -37,6 +37,7 @@ def test_a_sum_by_nccl_is_left_out_with_words_where_there_are_no_two_gpus():
         finding = cluster._nccl_collective()
         assert finding.ok and "not tried: it takes two GPUs" in finding.detail
         assert "not tried" in cluster.peers().detail
+        assert finding.skipped and cluster.peers().skipped, "what was not tried is not said to be ok"
 
 
 @pytest.mark.parametrize(

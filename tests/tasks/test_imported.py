@@ -142,3 +142,7 @@ def test_a_function_that_cannot_be_had_is_refused_by_name(load, source, words):
 def test_a_setting_of_a_shipped_source_belongs_into_the_options(load):
     with pytest.raises(ConfigError, match=r"your own reads no tasks\.levels, which only word-problems does"):
         load("pair", "tasks.levels=[1]")
+    with pytest.raises(
+        ConfigError, match=r'name the grader in each task: MathTruth\(answer, grader="my_module:same"\)'
+    ):
+        load("pair", "tasks.grader='mine:same'")

@@ -16,6 +16,7 @@ FOUND = {
     "Parquet": "math: 16 training, 4 held out",
     "A Hugging Face data set": "math: 1 training, 1 held out",
     "A folder from Kaggle": "dsbench: 1 training, 1 held out",
+    "DSBench's own files": "dsbench: 1 training, 1 held out",
     "Programs with tests": "code: 1 training, 1 held out",
     "A function of your own": "my_tasks:load: 36 training, 4 held out",
 }

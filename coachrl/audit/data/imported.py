@@ -54,6 +54,7 @@ _MOST_STEPS = 10**9
 _MOST_TOKENS = 10**6  # of one reply; each takes room in the run folder
 _NAMED_IN_TRL = ("task", "category", "role", "outcome", "tokens")  # columns that are taken where they are there
 _NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantage", *_NAMED_IN_TRL})
+_IMPORTED = "imported from "  # and the trainer: the pipeline of such episodes
 _UNMEASURED = "the file names no outcome"
 
 
@@ -235,7 +236,7 @@ def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Epis
         id=episode_id,
         task_id=reply.task,
         task_category=_name(reply.value("category") or "all"),
-        pipeline=f"imported from {settings.source}",
+        pipeline=f"{_IMPORTED}{settings.source}",
         actions=(action,),
         outcome=Outcome(bool(outcome)),
         infra_error=_UNMEASURED if outcome is None else None,
@@ -243,6 +244,11 @@ def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Epis
     value = reply.score_0_10(settings.low, settings.high)
     status: Literal["scored", "failed"] = "failed" if value is None else "scored"
     return episode, CoachScore(action.id, status, value, model=settings.source)
+
+
+def is_imported(pipeline: str) -> bool:
+    """Whether episodes of this pipeline are another trainer's, of whose judge nothing but scores is known."""
+    return pipeline.startswith(_IMPORTED)
 
 
 def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]]]) -> None:

@@ -9,11 +9,12 @@ from pydantic_core import to_jsonable_python
 
 from coachrl import __version__
 from coachrl.audit.audit import Audit
+from coachrl.audit.data.imported import is_imported
 from coachrl.audit.data.lookup import ActionText, find_texts
 from coachrl.audit.report.figures import category_rows, charts_of, curve_chart, reliability_chart, table3
 from coachrl.audit.stats.people import People
 from coachrl.audit.stats.style import FEATURES
-from coachrl.audit.verdicts import CIRCULAR
+from coachrl.audit.verdicts import circular_words
 from coachrl.report import page as report_page
 from coachrl.report.agents import agent_colors
 from coachrl.report.charts import forest
@@ -23,6 +24,7 @@ from coachrl.stats import COVERAGE, Estimate
 from coachrl.text import clip_middle, counted
 
 SCHEMA = "coachrl-audit/1"
+_TOLD_UNMEASURED = 3  # questions without an answer whose reasons are told beside the answers; of more the page tells
 _GRADES = {"ok": "fine", "unknown": "not measured", "note": "note", "warning": "warning", "alarm": "alarm"}
 
 
@@ -31,13 +33,21 @@ def lines(audit: Audit) -> list[str]:
     made = []
     for found in audit.findings:
         counts = found.counts
+        of = f", {found.pipeline}" if is_imported(found.pipeline) else f" in {found.pipeline}"
         made.append(
-            f"{found.rater} in {found.pipeline}: {counts.scored:,} of {counts.actions:,} actions scored, "
+            f"{found.rater}{of}: {counts.scored:,} of {counts.actions:,} actions scored, "
             f"{counted(counts.episodes, 'episode')}, {counted(counts.tasks, 'task')}"
             + (f"; mean {found.mean.interval()}" if found.mean is not None else "")
         )
         said = audit.verdicts_of(found)
-        made += [f"  {_GRADES[v.grade]:<13} {v.text}" for v in said]
+        unknown = [v for v in said if v.grade == "unknown"]
+        is_long = len(unknown) > _TOLD_UNMEASURED
+        made += [f"  {_GRADES[v.grade]:<13} {v.text}" for v in said if not (is_long and v.grade == "unknown")]
+        if is_long:
+            topics = ", ".join(dict.fromkeys(v.topic for v in unknown))
+            made.append(
+                f"  {_GRADES['unknown']:<13} {topics}: the page says why of each, and what would have been seen"
+            )
         told = [note for note in found.notes if counts.scored and not any(note in v.text for v in said)]
         made += [f"  {'note':<13} {note}" for note in told]
     made += [f"{_GRADES[v.grade]:<13} {v.line}" for v in audit.other_verdicts]
@@ -86,7 +96,8 @@ def as_html(audit: Audit) -> str:
     return environment.get_template("audit.html.j2").render(
         audit=audit,
         version=__version__,
-        circular=CIRCULAR,
+        circular_words=circular_words,
+        told_unmeasured=_TOLD_UNMEASURED,
         features=FEATURES,
         charts_of=charts_of,
         colors=_colors(audit),

@@ -118,7 +118,8 @@ def _predict(sample: Sample, of: str, category: str, notes: list[str]) -> Predic
     where = f"{of}{f', {category}' if category else ''}"
     if successes in (0, n):
         notes.append(
-            f"{where}: all {n} episodes {'failed' if successes == 0 else 'succeeded'}, so no score can tell them apart"
+            f"{where}: {'the only episode' if n == 1 else f'all {n} episodes'} "
+            f"{'failed' if successes == 0 else 'succeeded'}, so no score can tell them apart"
         )
         return None
     score_N = np.round(sample.scores * _TENTHS) / _TENTHS

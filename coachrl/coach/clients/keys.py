@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from coachrl.errors import CoachUnavailable
+from coachrl.errors import KeyMissing
 
 KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
@@ -48,11 +48,11 @@ def wants_vertex(model: str) -> bool:
     return bool(os.environ.get("GOOGLE_CLOUD_PROJECT")) and key_of("gemini") is None
 
 
-def needs_key(model: str, google_library: bool) -> CoachUnavailable:
+def needs_key(model: str, google_library: bool) -> KeyMissing:
     """What is said where the key of `model`, "provider/model", is missing."""
     provider = model.partition("/")[0]
     how = f"set {KEY_VARIABLES[provider][0]} in the environment"
-    return CoachUnavailable(f"coach '{model}' needs a key: {GEMINI_ACCESS if google_library else how}")
+    return KeyMissing(f"coach '{model}' needs a key: {GEMINI_ACCESS if google_library else how}")
 
 
 def provider_of(name: str) -> str | None:

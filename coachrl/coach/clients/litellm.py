@@ -11,7 +11,7 @@ from typing import Any
 from coachrl.coach.clients.base import ChatRequest, Provider, Reply, seconds_of_retry_after, with_usage, without_secrets
 from coachrl.coach.clients.openai_compatible import conversation, reply_of
 from coachrl.config import CoachConfig
-from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.errors import CoachError, CoachUnavailable, KeyMissing
 
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
 _UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
@@ -140,14 +140,14 @@ def _check_key(model: str, api_base: str | None, litellm: ModuleType) -> str | N
     return None
 
 
-def _missing_key(model: str, litellm: ModuleType) -> CoachUnavailable | None:
+def _missing_key(model: str, litellm: ModuleType) -> KeyMissing | None:
     """What is said of variables that the model's provider needs and that are not set. None where no key is among them:
     LiteLLM has its own values for addresses and regions (Ollama's port on this machine)."""
     missing = sorted(litellm.validate_environment(model=model)["missing_keys"])
     if not any(word in name for name in missing for word in ("KEY", "TOKEN")):
         return None
     joint = " or " if model.startswith("gemini/") else " and "
-    return CoachUnavailable(f"coach '{model}' needs a key: set {joint.join(missing)} in the environment")
+    return KeyMissing(f"coach '{model}' needs a key: set {joint.join(missing)} in the environment")
 
 
 def _retry_after_s(error: Any) -> float | None:

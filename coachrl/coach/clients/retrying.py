@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -34,11 +34,13 @@ _CHARACTERS_A_TOKEN = 4
 
 @dataclass
 class SharedState:
-    """What calls to one model share. in_plain_words: it is held to no JSON schema, since it answered nothing there."""
+    """What calls to one model share. in_plain_words: it is held to no JSON schema, since it answered nothing there.
+    refusals: what is said of calls that were one too many."""
 
     concurrency: ConcurrencyLimiter
     rate: RateLimiter
     in_plain_words: bool = False
+    refusals: RepeatedWarnings = field(default_factory=lambda: RepeatedWarnings(log))
 
 
 class ChatClientFactory:
@@ -156,6 +158,7 @@ class RetryingClient:
             raise kind(f"{error} (asked before the first rollout)") from error
 
     async def close(self) -> None:
+        self._shared.refusals.sum_up()
         await self._provider.close()
 
     async def _patiently(
@@ -180,6 +183,9 @@ class RetryingClient:
                     if failures >= settings.max_attempts or now() + wait_s - since_s > most_s:
                         raise
                     throttled = error.throttled
+                    if throttled:
+                        # Nothing fails, and a step may take minutes longer for it: whoever waits is told why.
+                        self._shared.refusals.warn("the provider takes fewer calls, and they wait", str(error))
             # A call that waits for its next attempt takes up no place. One that was one too many asks for its next turn
             # at once: the pace of all calls says when that is.
             await asyncio.sleep(0.0 if throttled else wait_s)

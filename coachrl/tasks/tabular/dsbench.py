@@ -12,7 +12,7 @@ the cleaned prompts hold. What neither declares is guessed from the columns, wit
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, cast
@@ -30,13 +30,15 @@ from coachrl.tasks.tabular.grading import (
     sorted_labels,
 )
 from coachrl.tasks.tabular.metrics import ALIASES, DEFAULT_METRIC, METRICS, SCORE_METRICS
-from coachrl.text import brief, one_line
+from coachrl.text import brief, counted, one_line
 from coachrl.types import Task
 
 log = logging.getLogger(__name__)
 
 Category = Literal["classification", "regression"]
+_Guesses = dict[str, str]  # what a task does not declare -> the sentence on what is taken in its place
 _SHOWN = 5  # items named in an error
+_SHOWN_GUESSES = 2  # tasks of which a guess of one kind is told in full
 _LISTED_LABELS = 12  # more of them are not listed in a prompt
 _SAMPLE = "sample_submission.csv"
 
@@ -78,16 +80,36 @@ def load_dsbench(
     if missing:
         raise TaskError(f"{task_list}: {len(missing)} of its files are not there: {_first(map(str, missing))}")
     tasks, problems = [], []
+    guesses: list[_Guesses] = []
     for entry in entries:
+        guessed: _Guesses = {}
         try:
-            tasks.append(_task(entry))
+            tasks.append(_task(entry, guessed))
         except TaskError as error:
             problems.append(f"task {entry.id}: {error}")
+        guesses.append(guessed)
+    _say_guesses(guesses)
     if problems and not (skip_unusable and tasks):
         raise TaskError(f"{task_list}: {len(problems)} of {len(entries)} tasks cannot be used: {_first(problems)}")
     for problem in problems:
         log.warning("left out %s", problem)
     return tasks
+
+
+def _say_guesses(guesses: Sequence[_Guesses]) -> None:
+    """A benchmark of 72 tasks would bury all else under a line for each guess: of each kind a few are told, the others
+    counted."""
+    for kind in dict.fromkeys(kind for guessed in guesses for kind in guessed):
+        said = [guessed[kind] for guessed in guesses if kind in guessed]
+        for sentence in said[:_SHOWN_GUESSES]:
+            log.warning(sentence)
+        if len(said) > _SHOWN_GUESSES:
+            more = counted(len(said) - _SHOWN_GUESSES, "task")
+            log.warning("without a declared %s: %s more", kind.replace("_", " ").removesuffix("s"), more)
+    if any(guesses):
+        log.warning(
+            "what is taken may be wrong, a metric above all: tasks.cleaned_prompts=FILE declares it for each task"
+        )
 
 
 def _read_entries(root: Path, task_list: Path, cleaned_prompts: Path | None) -> list[_Entry]:
@@ -155,10 +177,9 @@ def _under(root: Path, listed: str, folder: str) -> Path:
     return found
 
 
-def _task(entry: _Entry) -> Task:
-    """A task whose declared columns are where they must be. Raises TaskError."""
+def _task(entry: _Entry, guessed: _Guesses) -> Task:
+    """A task whose declared columns are where they must be; what is guessed goes into `guessed`. Raises TaskError."""
     train, test, answer = (read_header(path) for path in (entry.train_csv, entry.test_csv, entry.answer_csv))
-    guessed: list[str] = []
     id_column = entry.declared.get("id_column") or _guess_id(entry, test, answer, guessed)
     targets = _as_tuple(entry.declared.get("target_column")) or _guess_targets(
         entry, id_column, train, test, answer, guessed
@@ -191,11 +212,10 @@ def _task(entry: _Entry) -> Task:
     )
 
 
-def _metric(entry: _Entry, category: Category, labels: tuple[tuple[str, ...], ...], guessed: list[str]) -> str:
+def _metric(entry: _Entry, category: Category, labels: tuple[tuple[str, ...], ...], guessed: _Guesses) -> str:
     declared = entry.declared.get("metric")
     if not declared:
-        guessed.append("metric")
-        log.warning("task %s declares no metric; %s is taken", entry.id, DEFAULT_METRIC[category])
+        guessed["metric"] = f"task {entry.id} declares no metric; {DEFAULT_METRIC[category]} is taken"
         return DEFAULT_METRIC[category]
     metric = ALIASES.get(declared, declared) if isinstance(declared, str) else None
     if metric is None or metric not in METRICS[category]:
@@ -209,22 +229,21 @@ def _metric(entry: _Entry, category: Category, labels: tuple[tuple[str, ...], ..
     return metric
 
 
-def _guess_id(entry: _Entry, test: list[str], answer: list[str], guessed: list[str]) -> str:
+def _guess_id(entry: _Entry, test: list[str], answer: list[str], guessed: _Guesses) -> str:
     shared = [column for column in answer if column in test]
     if not shared:
         raise TaskError(
             f"{entry.test_csv}: no id column is declared and none is shared with {entry.answer_csv.name}; "
             f"its columns are {_first(test)}"
         )
-    guessed.append("id_column")
-    log.warning(
-        "task %s declares no id column; %r, first of the answers and in test.csv, is taken", entry.id, shared[0]
+    guessed["id_column"] = (
+        f"task {entry.id} declares no id column; {shared[0]!r}, first of the answers and in test.csv, is taken"
     )
     return shared[0]
 
 
 def _guess_targets(
-    entry: _Entry, id_column: str, train: list[str], test: list[str], answer: list[str], guessed: list[str]
+    entry: _Entry, id_column: str, train: list[str], test: list[str], answer: list[str], guessed: _Guesses
 ) -> tuple[str, ...]:
     targets = tuple(column for column in answer if column in train and column not in test and column != id_column)
     if not targets:
@@ -232,12 +251,11 @@ def _guess_targets(
             f"{entry.answer_csv}: no target column is declared and none is in train.csv but not in test.csv; "
             f"its columns are {_first(answer)}"
         )
-    guessed.append("target_columns")
-    log.warning("task %s declares no target column; %s taken", entry.id, ", ".join(targets))
+    guessed["target_columns"] = f"task {entry.id} declares no target column; {', '.join(targets)} taken"
     return targets
 
 
-def _category(entry: _Entry, values: pd.DataFrame, guessed: list[str]) -> Category:
+def _category(entry: _Entry, values: pd.DataFrame, guessed: _Guesses) -> Category:
     """The declared category; else by text or two values: classification, by fractions: regression. Whole numbers may be
     either, however few they are, so they are refused."""
     declared = entry.declared.get("task_type")
@@ -253,8 +271,7 @@ def _category(entry: _Entry, values: pd.DataFrame, guessed: list[str]) -> Catego
         category = "regression"
     else:
         raise TaskError("task_type is not declared, and whole numbers may be classes or amounts; declare it")
-    guessed.append("category")
-    log.warning("task %s declares no category; its targets look like %s", entry.id, category)
+    guessed["category"] = f"task {entry.id} declares no category; its targets look like {category}"
     return category
 
 

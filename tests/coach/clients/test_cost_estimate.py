@@ -12,6 +12,7 @@ from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, load_config
 from coachrl.errors import CoachUnavailable
 from coachrl.resources import resource
+from coachrl.text import rounded
 from coachrl.types import CoachScore, Execution, Role, Task, Usage
 
 SOLVER = Role("solver", policy="solver", max_new_tokens=50)
@@ -93,7 +94,8 @@ def test_a_dry_run_says_what_a_model_may_cost():
     shown = "\n".join(plan.lines())
     least, most = plan.coach_use.usd
     assert f"coach spend       ${least:,.2f} to ${most:,.2f}" in shown and 0 < least < most < 5
-    assert f"{plan.coach_use.tokens_in[0]:,} to {plan.coach_use.tokens_in[1]:,} in" in shown
+    assert f"about {' to '.join(map(rounded, plan.coach_use.tokens_in))} in, " in shown
+    assert f" in, {' to '.join(map(rounded, plan.coach_use.tokens_out))} out" in shown
 
 
 def test_a_dry_run_counts_every_candidate_and_tasks_as_long_as_the_longest():

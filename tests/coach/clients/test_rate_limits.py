@@ -35,7 +35,9 @@ class Quota:
         return say(EIGHT, latency_s=0.02)
 
 
-async def test_a_steady_quota_loses_no_action_and_is_asked_little_more_than_once_for_each() -> None:
+async def test_a_steady_quota_loses_no_action_and_is_asked_little_more_than_once_for_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     quota, actions = Quota(20, status(429)), 50
     async with ScriptedServer(quota) as server:
         made = client_factory(concurrency=32, max_attempts=2, first_wait_s=0.5)
@@ -45,6 +47,8 @@ async def test_a_steady_quota_loses_no_action_and_is_asked_little_more_than_once
     assert quota.refused > 0
     assert [score.status for score in scores] == ["scored"] * actions
     assert asked <= 1.2 * actions
+    told = [message for message in caplog.messages if message.startswith("the provider takes fewer calls")]
+    assert "429" in told[0] and len(told) == len(str(quota.refused)), "the 1st, the 10th, the 100th"
 
 
 @pytest.mark.parametrize(

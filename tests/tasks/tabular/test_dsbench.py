@@ -113,6 +113,24 @@ def test_what_is_not_declared_is_guessed_and_said(official, caplog):
     assert "task ages declares no metric; rmse is taken" in caplog.text
 
 
+def test_of_many_guesses_a_few_are_told_and_the_others_counted_with_what_to_do(official, caplog):
+    for number in range(5):
+        official.add(
+            f"cats-{number}", **CATS, data_type="classification", metric="f1" if number else "", id_column="id"
+        )
+    with caplog.at_level(logging.WARNING):
+        assert len(official.load()) == 5
+    assert [message for message in caplog.messages if "target" in message] == [
+        "task cats-0 declares no target column; cat taken",
+        "task cats-1 declares no target column; cat taken",
+        "without a declared target column: 3 tasks more",
+    ]
+    assert [message for message in caplog.messages if "no metric" in message] == [
+        "task cats-0 declares no metric; accuracy is taken"
+    ]
+    assert "tasks.cleaned_prompts=FILE" in caplog.messages[-1]
+
+
 def test_few_whole_numbers_are_never_taken_for_classes(official):
     official.add("ages", **AGES)
     with pytest.raises(TaskError, match="task ages: task_type is not declared, and whole numbers may be classes or am"):

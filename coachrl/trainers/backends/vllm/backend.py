@@ -20,7 +20,7 @@ from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.vllm.engine import Engine
 from coachrl.trainers.backends.vllm.replies import new_ones
 from coachrl.trainers.backends.vllm.shapes import check_shapes
-from coachrl.trainers.backends.vllm.turns import Request, Told, Turns, Weights
+from coachrl.trainers.backends.vllm.turns import Request, Turns, Weights
 from coachrl.types import Generation, SamplingParams
 
 

@@ -282,7 +282,7 @@ def test_the_dry_run_says_what_training_takes_on_which_card(monkeypatch):
     monkeypatch.setattr(gpu_estimates, "smallest_card", lambda: None)
     lines = make_dry_run(load_config(None, ["backend=openrlhf", "pipeline.prompt_style=short"])).lines()
     [first] = [number for number, line in enumerate(lines) if line.startswith("memory on a GPU")]
-    assert "a card of 80 GB is assumed" in lines[first]
+    assert "a card of 80 GB is assumed, which holds 86 of 10^9 bytes" in lines[first]
     assert "training problem_solver at 8,192 tokens: " in lines[first + 2] and lines[first + 2].endswith(" of 86 GB")
     monkeypatch.setattr(gpu_estimates, "smallest_card", lambda: (24.0, "NVIDIA A10"))
     lines = make_dry_run(load_config(None, ["backend=openrlhf", "pipeline.prompt_style=short"])).lines()

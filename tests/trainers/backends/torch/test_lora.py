@@ -107,11 +107,16 @@ def test_a_dry_run_counts_no_optimizer_for_frozen_weights(tiny_model):
     assert make_dry_run(load_config(None, [*settings, "torch.lora_rank=4"])).memory_gb == pytest.approx(size * 3 * 6)
     disk = make_dry_run(load_config(None, settings)).disk_gb
     adapters = [*settings, "torch.lora_rank=4"]
-    assert make_dry_run(load_config(None, adapters)).disk_gb == pytest.approx(disk / 3)  # a merged model, no AdamW
-    assert make_dry_run(load_config(None, [*adapters, "torch.share_base=true"])).disk_gb == 0
+    # Of two layers, 64 wide, with keys and values of 32 and 96 inside: rank 4 for each way in and out.
+    adapter = 4 * 2 * ((64 + 64) * 2 + (64 + 32) * 2 + (64 + 96) * 3)
+    own = 3 * 12 * adapter / 1e9  # with AdamW, of three policies
+    assert make_dry_run(load_config(None, adapters)).disk_gb == pytest.approx(disk / 3 + own)  # and a merged model
+    shared = make_dry_run(load_config(None, [*adapters, "torch.share_base=true"]))
+    assert shared.disk_gb == pytest.approx(own)
     distributed = [*settings, "backend=openrlhf"]
     assert make_dry_run(load_config(None, distributed)).disk_gb == pytest.approx(disk * 14 / 12)
-    assert make_dry_run(load_config(None, [*distributed, "torch.lora_rank=4"])).disk_gb == 0
+    of_adapters = make_dry_run(load_config(None, [*distributed, "torch.lora_rank=4"])).disk_gb
+    assert of_adapters == pytest.approx(own * 14 / 12)
     exact = [*settings, "torch.precision=float32"]
     assert make_dry_run(load_config(None, exact)).memory_gb == pytest.approx(size * 3 * 16)
 
