@@ -137,7 +137,7 @@ def _usage_line(error: Any) -> str:
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 an audit threshold."""
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal's encoding lacks (an ellipsis in Latin-1) is spelled out: as an error it would end the command.
+        # What a terminal's encoding lacks (an ellipsis in Latin-1) is spelled out: it would end the command.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:

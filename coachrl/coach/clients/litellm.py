@@ -21,6 +21,9 @@ from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
+_TRACEBACK = re.compile(
+    r"\s+Traceback \(most recent call last\).*", re.DOTALL
+)  # its own, of a body that it cannot read
 _UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
 _UNREAD = "Invalid response object"
 
@@ -96,7 +99,7 @@ class LiteLLMClient(Provider):
         if not isinstance(error, self._openai.OpenAIError):  # for an odd body LiteLLM raises anything
             return self._unreadable(error)
         exceptions = self._litellm.exceptions
-        said = without_secrets(_NAMES.sub("", str(error)) + _code_of(error))
+        said = without_secrets(_TRACEBACK.sub("", _NAMES.sub("", str(error))) + _code_of(error))
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         # Its classes say more than the status that it puts beside them.
@@ -107,7 +110,7 @@ class LiteLLMClient(Provider):
         if isinstance(error, exceptions.UnsupportedParamsError):
             return CoachUnavailable(f"coach {self.model}: {said}")
         if status in _UNREAD_STATUS or _UNREAD in said:
-            return self._unreadable(ValueError(said.partition(" Traceback")[0]))
+            return self._unreadable(ValueError(said))
         if status in (401, 402, 403) and (missing := _missing_keys(self.model, self._litellm)):
             return CoachUnavailable(_needs(self.model, missing))
         if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError) and status not in (401, 402, 403, 404):
