@@ -111,7 +111,7 @@ async def test_a_body_of_a_million_values_is_refused_before_they_are_made(path, 
             field = json.dumps(BODY[path])[:-1] + f', "items": [{",".join([values] * 500_000)}]}}'
             refused = await client.post(path, content=field)
             assert refused.status_code == 400 and is_error_of(path, refused.json())
-            assert "and may hold 100,000" in refused.text
+            assert "holds more than 100,000 values" in refused.text
         assert not parsed
         text = '", [{' * 100_000
         assert (await client.post(path, json=with_field(path, note=text))).status_code == 200
