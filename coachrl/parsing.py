@@ -37,6 +37,9 @@ _COPIES_OF_TEXT = 4  # its bytes, its characters, and the values that they stand
 # Each value of a file takes some 64 bytes in memory, and each line a table's row, or an object: of a file that is made
 # to do harm, far more than its text. Where a file of people's is that large, it has one value in 16 bytes at most.
 _MOST_VALUES, _BYTES_A_VALUE, _VALUES_A_LINE, _BEGIN_VALUES = 1 << 26, 16, 8, (b",", b";", b"\t", b"[", b"{")
+_BEGIN_JSON_VALUES = (b",", b"[", b"{")
+# With or without its end: where one that is never closed did not match, each quote in it would be tried in turn.
+_JSON_PIECE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([,[{])', re.DOTALL)
 _PARQUET_ROWS = 64  # that are unpacked at once
 
 
@@ -140,6 +143,20 @@ def parse_json(
     except (ValueError, RecursionError) as wrong:
         raise error(f"{where}: not JSON: {_reason(wrong)}") from wrong
     return value
+
+
+def check_few_values(data: bytes, most: int, where: str, error: type[CoachrlError]) -> None:
+    """Raises `error` where a JSON text holds more than `most` values: how long it takes to make them, and what is made
+    of them, goes by their number, and a megabyte can hold half a million."""
+    if sum(map(data.count, _BEGIN_JSON_VALUES)) <= most:  # as in nearly all texts, commas of prose included
+        return
+    count = 0
+    for looked_at, found in enumerate(_JSON_PIECE.finditer(data)):
+        count += found.lastindex is not None
+        if count > most:
+            raise error(f"{where} holds more than {most:,} values, the most that are read")
+        if looked_at > 4 * most:  # no JSON: its parser will say so where texts begin to follow each other
+            return
 
 
 def read_json(path: Path, where: str, error: type[CoachrlError] = ConfigError, half_characters: bool = False) -> Any:

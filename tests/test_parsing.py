@@ -10,6 +10,7 @@ from coachrl.errors import ConfigError, TaskError
 from coachrl.parsing import (
     _size_of,
     bounded_file,
+    check_few_values,
     csv_rows,
     json_lines,
     most_bytes,
@@ -259,3 +260,32 @@ def test_rows_of_parquet_are_counted_while_they_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(parsing, "_USUAL_UNPACKED_BYTES", 1)
     with pytest.raises(ValueError, match=r"^it unpacks to \d+ bytes and more; at most 1 are held$"):
         list(parquet_rows(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (b'[1, {"a": [2]}]', 4),
+        (b'["a,b", "c\\",[{", "\\\\", "d,"]', 4),  # in texts nothing begins
+        (b'["never closed, [[[[', 1),
+        (b'"\\', 0),
+        (b"", 0),
+    ],
+)
+def test_values_are_counted_outside_of_texts(text, count):
+    check_few_values(text, count, "here", ConfigError)
+    if count:
+        with pytest.raises(ConfigError, match=f"^here holds more than {count - 1} values, the most that are read$"):
+            check_few_values(text, count - 1, "here", ConfigError)
+
+
+def test_a_text_that_is_never_closed_is_looked_at_once():
+    """Where each of its escaped quotes were tried as the beginning of one, this would take hours."""
+    check_few_values(b'"' + b'\\"' * (1 << 20) + b"," * 9, 8, "here", ConfigError)
+
+
+def test_texts_that_follow_each_other_are_left_to_the_parser():
+    text = b'["a" "b"' + b' "c"' * 1000 + b"]" + b"," * 9
+    check_few_values(text, 9, "here", ConfigError)
+    with pytest.raises(ConfigError, match="not JSON: Expecting ',' delimiter at column 6"):
+        parse_json(text, "here")

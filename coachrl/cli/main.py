@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import logging
 import os
 import sys
@@ -159,6 +160,10 @@ def _usage_line(error: Any) -> str:
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 an audit threshold."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal's encoding lacks (an ellipsis in Latin-1) is spelled out: it would end the command.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         _run()
     except SystemExit as end:

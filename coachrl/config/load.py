@@ -22,7 +22,7 @@ from coachrl.config.section import Section, flat_settings, is_resumable, section
 from coachrl.errors import ConfigError
 from coachrl.parsing import named_path, parse_yaml, read_text
 from coachrl.resources import resource
-from coachrl.text import holds_password, nearest, one_line
+from coachrl.text import brief, holds_password, nearest, one_line
 
 _CHOOSE = ("name", "source")  # keys of a section that say which other keys it has
 Below = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -113,8 +113,8 @@ def parse_config(tree: Mapping[str, Any], where: str, given: Iterable[str] = (),
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
     """Each text in a tree of plain data, keys too, with the dotted key that leads to it."""
-    if isinstance(value, str):
-        yield place, value
+    if isinstance(value, (str, Path)):
+        yield place, str(value)
     elif isinstance(value, Mapping):
         for key, child in value.items():
             yield from _texts(key, f"the key '{one_line(str(key))}'")
@@ -128,6 +128,8 @@ def _check_text(place: str, text: str) -> None:
     """What a setting cannot be, whichever it is. The value is not repeated where it may hold a secret."""
     if "\0" in text:
         raise ConfigError(f"{one_line(place)}: a setting cannot hold a NUL character")
+    if any("\ud800" <= character <= "\udfff" for character in text):  # as of a path that is not UTF-8
+        raise ConfigError(f"{one_line(place)}: a setting is UTF-8 text, and {brief(text)} is none")
     if holds_password(text):
         raise ConfigError(
             f"{one_line(place)}: leave user, password and keys out of the URL: settings are written into the run's "

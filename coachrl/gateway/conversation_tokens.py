@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coachrl.errors import PolicyError
+from coachrl.errors import ContextOverflow, PolicyError
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply, StopReason
 from coachrl.gateway.wire.base import asked_function, is_json
 from coachrl.parsing import parse_json
@@ -23,6 +23,7 @@ from coachrl.text import visible
 from coachrl.types import Action
 
 _MOST_REMEMBERED = 10_000
+_LONG_TOKEN_CHARS = 8  # few texts have as many on an average token
 
 
 class Conversations:
@@ -34,7 +35,9 @@ class Conversations:
         self._known: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def prompt(self, call: Call, tokenizer: PolicyTokenizer, thinking: bool = False) -> ReadPrompt:
-        """What the role's model reads. Raises BadRequest where its chat template refuses the conversation."""
+        """What the role's model reads. Raises BadRequest where its chat template refuses the conversation, and
+        ContextOverflow for one of many times the model's context."""
+        _check_length(call, tokenizer)
         is_forced = call.tool_choice == "required"
         thinking = thinking and not is_forced  # a reply that begins with a call has no thinking before it
         known = self._continued(call, tokenizer, thinking)
@@ -160,6 +163,26 @@ def _encoded(call: Call, tokenizer: PolicyTokenizer, thinking: bool) -> tuple[in
         return tokenizer.encode_chat(messages, thinking=thinking, tools=tools)
     except PolicyError as error:
         raise BadRequest(str(error), "messages") from error
+
+
+def _check_length(call: Call, tokenizer: PolicyTokenizer) -> None:
+    """Raises ContextOverflow for a conversation of which the beginning alone is twice as long as the context: to count
+    the tokens of some megabytes, which an app may hand over by mistake, holds up everybody for a minute."""
+    read, most = _sure_to_be_read(call), 2 * tokenizer.context_length
+    size = _LONG_TOKEN_CHARS * most
+    while size < len(read):
+        if (found := len(tokenizer.encode_opening(read[:size]))) > most:
+            raise ContextOverflow(
+                f"the conversation has more than {found} tokens, and {call.role}'s context is "
+                f"{tokenizer.context_length} tokens"
+            )
+        size *= 2
+
+
+def _sure_to_be_read(call: Call) -> str:
+    """What the messages say that no chat template leaves out, as some do with thoughts of earlier replies."""
+    said = (message["content"] for message in call.messages)
+    return "".join(text for text in said if "</think>" not in text)
 
 
 def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:

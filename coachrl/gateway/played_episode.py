@@ -130,7 +130,9 @@ class PlayedEpisode:
             role = self._roles[call.role]
             if role.external:
                 return await self._pass_on(call, role)
-            return await together(self._draw(call, place, self._team[call.role]) for place in range(call.n))
+            agent = self._team[call.role]
+            prompt = self._conversations.prompt(call, agent.tokenizer, role.thinking)
+            return await together(self._draw(call, place, agent, prompt) for place in range(call.n))
         except (CallError, ContextOverflow):
             raise
         except Exception as error:  # the boundary to an app: what breaks here must end the episode, not the server
@@ -138,10 +140,9 @@ class PlayedEpisode:
                 self.broken.set_exception(error)
             raise EngineFailed(one_line(f"{type(error).__name__}: {error}")) from error
 
-    async def _draw(self, call: Call, place: int, agent: Agent) -> Reply:
+    async def _draw(self, call: Call, place: int, agent: Agent, prompt: ReadPrompt) -> Reply:
         tokenizer = agent.tokenizer
         self._note_temperature(call, agent)
-        prompt = self._conversations.prompt(call, tokenizer, agent.role.thinking)
 
         def scoring(action: Action) -> Scoring:
             return self._scoring(agent.role, bool(asked_functions(action.text, call, action)))

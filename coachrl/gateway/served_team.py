@@ -13,7 +13,7 @@ from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.generation import Generator, reply_text, stopped_at
 from coachrl.pipelines.team.team import together
-from coachrl.pipelines.team.trajectory import action_of
+from coachrl.pipelines.team.trajectory import ReadPrompt, action_of
 from coachrl.seeding import derive_seed
 from coachrl.types import Role, SamplingParams
 
@@ -60,11 +60,12 @@ class ServedTeam:
         if role.external:
             return await self._providers.complete(call)
         seed = secrets.randbits(63) if call.seed is None else call.seed
-        return await together(self._draw(role, call, place, derive_seed(seed, place)) for place in range(call.n))
+        prompt = self._conversations.prompt(call, self._generator.tokenizer(role.policy), role.thinking)
+        draws = (self._draw(role, call, prompt, place, derive_seed(seed, place)) for place in range(call.n))
+        return await together(draws)
 
-    async def _draw(self, role: Role, call: Call, place: int, seed: int) -> Reply:
+    async def _draw(self, role: Role, call: Call, prompt: ReadPrompt, place: int, seed: int) -> Reply:
         tokenizer = self._generator.tokenizer(role.policy)
-        prompt = self._conversations.prompt(call, tokenizer, role.thinking)
         length, context = len(prompt.ids), tokenizer.context_length
         if length >= context:
             raise ContextOverflow(

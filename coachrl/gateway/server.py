@@ -36,7 +36,7 @@ from coachrl.gateway.calls import (
 from coachrl.gateway.wire import chat, messages, model_list, responses
 from coachrl.gateway.wire.base import Exchange, Wire, openai_error
 from coachrl.gateway.wire.base import event as sse
-from coachrl.parsing import parse_json
+from coachrl.parsing import check_few_values, parse_json
 from coachrl.text import one_line
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 MOST_BYTES = 16 * 2**20
 """Of a request's body."""
+MOST_VALUES = 100_000
+"""Of the JSON in a body: thousands of messages with their calls. While they are read, the event loop stands still."""
 MOST_READ_BYTES = 16 * MOST_BYTES
 """Of a body that is thrown away; after that the connection is closed."""
 ENDING_S = 5.0
@@ -169,6 +171,7 @@ class Server:
             raise refused
         if content_type != "application/json":  # what a browser sends for a page of another site is never this
             raise BadRequest("the body must be JSON: send it with Content-Type: application/json")
+        check_few_values(body, MOST_VALUES, "the request's body", BadRequest)
         exchange = wire.read(parse_json(body, "the request's body", BadRequest))
         if exchange.call.stream:
             return await self._streamed(request, wire, exchange)

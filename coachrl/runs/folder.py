@@ -268,7 +268,13 @@ class Run:
             drop_asides(written_to)
         checkpoints.drop_asides(self.folder / "checkpoints")
         drop_torn_line(self.folder / "metrics.jsonl")
-        kept = [record for record in self.metrics() if self._step_of(record) <= step]
+        found = self.metrics()
+        kept = [record for record in found if self._step_of(record) <= step]
+        if (last := max((record["step"] for record in found), default=0)) > step:
+            log.warning(
+                "%s goes on after step %d: what came later, up to step %d, is made again",
+                self.folder.name, step, last,
+            )  # fmt: skip
         write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))
         drop_torn_line(self.ledger)
         for path in self.episode_files():

@@ -4,6 +4,8 @@
 import asyncio
 import json
 import logging
+import subprocess
+import sys
 import unicodedata
 
 import pytest
@@ -148,3 +150,15 @@ def test_a_log_call_whose_arguments_do_not_fit_is_told_and_ends_nothing(capsys):
     record = logging.LogRecord("coachrl", logging.WARNING, "part.py", 1, "%d", ("no number",), None)
     ConsoleHandler().handle(record)
     assert "Logging error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_what_the_encoding_of_a_terminal_lacks_is_spelled_out(tmp_path, encoding):
+    """It would end the command as an error, after minutes of work."""
+    (tmp_path / "réseau….yaml").write_text("seed: 4\n")
+    code = f"import sys\nsys.stdout.reconfigure(encoding={encoding!r}, errors='strict')\n"
+    code += "sys.argv = ['coachrl', 'config', 'show', '--config', 'réseau….yaml', 'coach.prompt=réseau…']\n"
+    code += "from coachrl.cli.main import main\nmain()"
+    done = subprocess.run([sys.executable, "-X", "utf8", "-c", code], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
+    assert "prompt: réseau…".encode(encoding, "backslashreplace") in done.stdout

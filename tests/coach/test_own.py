@@ -1,5 +1,6 @@
 """Coaches of the user's own, by import path, in a module that lies in the current folder."""
 
+import asyncio
 import itertools
 from pathlib import Path
 
@@ -131,6 +132,32 @@ class PlainCheck:
 
     def score(self, request):
         return 5
+
+
+import asyncio
+
+def of_numpys_numbers(request):
+    return CoachScore(request.action.id, "scored", numpy.float32(8.5), outcome_0_1=numpy.int64(1))
+
+def half_there(request):
+    return CoachScore(request.action.id, "scored", 5.0, outcome_0_1=float("nan"))
+
+def of_bytes(request):
+    return CoachScore(request.action.id, "scored", 5.0, rationale=b"well")
+
+def of_words(request):
+    return CoachScore(request.action.id, "scored", "8")
+
+def of_another_model(request):
+    return CoachScore(request.action.id, "scored", 5.0, model=4)
+
+async def waits(request):
+    await asyncio.sleep(60)
+
+async def cancelled(request):
+    task = asyncio.ensure_future(asyncio.sleep(60))
+    task.cancel()
+    await task
 """
 
 
@@ -322,3 +349,41 @@ def test_a_coach_is_known_by_the_code_of_its_file(module: str, tmp_path: Path) -
     assert first == code_of(f"{module}:Mine") and len(first) == 12
     (tmp_path / f"{module}.py").write_text(f"{MODULE}\n# mended\n")
     assert code_of(f"{module}:length") != first and code_of("builtins:len") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("half_there", "Out of range float values are not JSON compliant"),
+        ("of_bytes", "bytes cannot be written as JSON"),
+        ("of_words", "process_0_10 is '8', not a valid number"),
+        ("of_another_model", "model is 4, not a valid string"),
+    ],
+)
+async def test_a_score_that_no_file_could_hold_is_a_failure_and_ends_no_run(
+    module: str, name: str, reason: str, tmp_path: Path
+) -> None:
+    pool = CoachPool(OwnCoach(f"{module}:{name}"), concurrency=1, ledger=tmp_path / "ledger.jsonl")
+    [score] = await score_all(pool, [REQUEST])
+    assert (score.status, score.process_0_10) == ("failed", None)
+    assert score.rationale.endswith(f"gave a score that cannot be written down: {reason}")
+
+
+async def test_numbers_of_numpy_in_a_score_are_numbers(module: str, tmp_path: Path) -> None:
+    pool = CoachPool(OwnCoach(f"{module}:of_numpys_numbers"), concurrency=1, ledger=tmp_path / "ledger.jsonl")
+    [score] = await score_all(pool, [REQUEST])
+    assert (score.status, score.process_0_10, score.outcome_0_1) == ("scored", 8.5, 1.0)
+    assert type(score.process_0_10) is float
+
+
+async def test_a_task_that_a_coach_had_cancelled_fails_one_score(module: str) -> None:
+    [score] = await score_all(CoachPool(OwnCoach(f"{module}:cancelled"), concurrency=1), [REQUEST])
+    assert score.status == "failed" and "CancelledError" in score.rationale
+
+
+async def test_scoring_that_is_given_up_is_cancelled(module: str) -> None:
+    scoring = asyncio.ensure_future(OwnCoach(f"{module}:waits").score(REQUEST))
+    await asyncio.sleep(0)
+    scoring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await scoring

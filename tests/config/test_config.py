@@ -8,6 +8,7 @@ from coachrl.coach.prompt_rendering import find_prompt_file
 from coachrl.config import RunConfig, dump_config, find_config, load_config, sources_of, with_absolute_paths
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
+from coachrl.text import brief
 
 
 def test_flags_and_overrides_beat_the_file(tmp_path):
@@ -198,3 +199,13 @@ def test_a_value_comes_from_the_command_line_the_file_or_the_pipeline_in_this_or
     assert (steps, tasks, group, rate) == ("command line", "c.yaml", "command line", "pipeline")
     train = load_config(path, ["train.steps=9"], {"train.group_size": 4}, lambda tree: below).train
     assert (train.steps, train.tasks_per_step, train.group_size, train.learning_rate) == (9, 5, 4, 1)
+
+
+@pytest.mark.parametrize("flags", [{"name": "a\udcff"}, {"out": Path("a\udcff")}])
+def test_a_name_that_is_not_utf_8_is_refused_before_the_run_and_not_when_it_has_ended(flags):
+    """Its configuration could be written, and never be read again."""
+    [key] = flags
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, [], flags)
+    shown = brief("a\udcff")
+    assert str(refused.value) == f"{key}: a setting is UTF-8 text, and {shown} is none"

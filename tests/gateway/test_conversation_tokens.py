@@ -7,7 +7,7 @@ import json
 import pytest
 from gateway_apps import LOOK_UP, user
 
-from coachrl.errors import PolicyError
+from coachrl.errors import ContextOverflow, PolicyError
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply
 from coachrl.gateway.conversation_tokens import (
     Conversations,
@@ -217,3 +217,46 @@ def test_of_several_functions_each_has_its_own_result_and_one_that_was_not_told_
     first, second = _with_results(_Asked(0, role, reply("look", *calls)), {"2": "y" * 500, "3": "of another"})
     assert (first.result, first.ok) == ("(the app told no result)", False)
     assert second.ok and len(second.result) < 100 and json.loads(second.call) == {"mountain": "Eiger"}
+
+
+class CountingTokenizer(CharacterTokenizer):
+    """Notes how many characters it is given."""
+
+    def __init__(self, context_length=100):
+        super().__init__(context_length)
+        self.given = 0
+
+    def encode_chat(self, messages, thinking=False, tools=()):
+        self.given += sum(len(message["content"]) for message in messages)
+        return super().encode_chat(messages)
+
+    def encode_opening(self, text):
+        self.given += len(text)
+        return super().encode_opening(text)
+
+
+def test_of_a_conversation_of_many_times_the_context_the_beginning_alone_is_read():
+    """An app that hands over a file of megabytes by mistake would hold up all episodes while its tokens are counted."""
+    tokenizer, messages = CountingTokenizer(), (user("a"), *(user("x" * 10_000) for _ in range(500)))
+    with pytest.raises(ContextOverflow, match=r"has more than 1600 tokens, and planner's context is 100 tokens"):
+        Conversations().prompt(Call("planner", messages), tokenizer)
+    assert tokenizer.given == 1600
+
+
+class SpacesTokenizer(CountingTokenizer):
+    """A token may hold a hundred blanks, as those of models do."""
+
+    def encode_opening(self, text):
+        return super().encode_opening(text)[::100]
+
+
+def test_a_text_of_long_tokens_is_measured_by_its_tokens():
+    tokenizer, blanks = SpacesTokenizer(), user(" " * 5000)
+    assert len(Conversations().prompt(Call("planner", (blanks,)), tokenizer).ids) > 5000
+    with pytest.raises(ContextOverflow, match="has more than 256 tokens"):
+        Conversations().prompt(Call("planner", (user(" " * 1_000_000),)), tokenizer)
+
+
+def test_thoughts_that_a_template_may_leave_out_are_not_counted():
+    thought = {"role": "assistant", "content": f"<think>{'x' * 5000}</think>yes"}
+    assert Conversations().prompt(Call("planner", (user("a"), thought, user("b"))), CountingTokenizer()).ids

@@ -140,3 +140,14 @@ async def test_what_breaks_the_engine_breaks_the_episode_whatever_the_client_is_
     with pytest.raises(BackendError, match="burnt down"):
         await played.broken
     assert played.answered == 0
+
+
+async def test_the_tokens_of_a_call_are_made_once_for_all_of_its_replies():
+    policy, made = ScriptedPolicy(lambda _: "well"), []
+    tokenizer = policy.tokenizer("planner")
+    policy.tokenizer = lambda _: tokenizer
+    encode = tokenizer.encode_chat
+    tokenizer.encode_chat = lambda *given, **named: made.append(given) or encode(*given, **named)
+    played, team, _ = episode(policy)
+    assert len(await played.answer(call(n=5))) == len(team.actions) == 5
+    assert len(made) == 1

@@ -118,3 +118,11 @@ async def test_who_may_ask_and_whom():
             served.models(token)
     with pytest.raises(UnknownModel, match="there is no model 'coder'; the models are the roles planner, critic"):
         await served.answer(asked("coder"), "open sesame")
+
+
+async def test_the_tokens_of_a_call_are_made_once_for_all_of_its_replies():
+    served, policy = team()
+    made, encode = [], policy._tokenizer.encode_chat
+    policy._tokenizer.encode_chat = lambda *given, **named: made.append(given) or encode(*given, **named)
+    assert len(await served.answer(asked(n=5), "")) == 5
+    assert len(made) == 1

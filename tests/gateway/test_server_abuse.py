@@ -100,6 +100,24 @@ async def test_a_body_of_50_megabytes_is_refused_by_an_answer_and_not_by_a_broke
         assert "50,000,000 bytes" in refused.text
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_of_a_million_values_is_refused_before_they_are_made(path, monkeypatch):
+    """They would hold the event loop, and every other episode with it, for half a minute."""
+    parsed = []
+    parse = server_module.parse_json
+    monkeypatch.setattr(server_module, "parse_json", lambda *given: parsed.append(given) or parse(*given))
+    async with Server(ScriptedAnswerer()) as server, web(server) as client:
+        for values in ("{}", "[]", "1", '{"role":"user","content":"a"}', '""'):
+            field = json.dumps(BODY[path])[:-1] + f', "items": [{",".join([values] * 500_000)}]}}'
+            refused = await client.post(path, content=field)
+            assert refused.status_code == 400 and is_error_of(path, refused.json())
+            assert "holds more than 100,000 values" in refused.text
+        assert not parsed
+        text = '", [{' * 100_000
+        assert (await client.post(path, json=with_field(path, note=text))).status_code == 200
+    assert len(parsed) == 1
+
+
 async def test_a_body_without_an_end_is_not_read_for_ever(monkeypatch):
     monkeypatch.setattr(server_module, "MOST_READ_BYTES", 2 * server_module.MOST_BYTES)
     async with asyncio.timeout(60), Server(ScriptedAnswerer()) as server:

@@ -47,6 +47,7 @@ def messages_body(**fields):
         ({"seed": 2**63}, "seed"),
         ({"stop": ""}, "stop"),
         ({"stop": ["x"] * 65}, "stop"),
+        ({"stop": ["x" * 1001]}, "stop"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "function", "content": "?"}]}, "messages[0].role"),
         ({"messages": [USER, {"role": "tool", "content": "?"}]}, "messages[1].tool_call_id"),
@@ -119,6 +120,7 @@ def test_a_response_is_refused_with_the_name_of_the_field(fields, param):
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
         ({"stop_sequences": [""]}, "stop_sequences"),
+        ({"stop_sequences": ["x" * 1001]}, "stop_sequences"),
     ],
 )
 def test_a_message_is_refused_with_the_name_of_the_field(fields, param):

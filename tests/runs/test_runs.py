@@ -321,12 +321,17 @@ def test_checkpoints_appear_whole_or_not_at_all(tmp_path):
     assert len(list((run.folder / "checkpoints").iterdir())) == 2
 
 
-def test_later_steps_are_forgotten_on_resume(tmp_path):
+def test_later_steps_are_forgotten_on_resume(tmp_path, caplog):
     run = make_run(tmp_path)
     for step in range(4):
         run.append_metrics({"step": step})
         run.write_episodes(f"step-{step:06d}", [make_episode()], {})
     run.drop_after(2)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{run.folder.name} goes on after step 2: what came later, up to step 3, is made again"
+    ]
+    run.drop_after(2)
+    assert len(caplog.records) == 1, "nothing is lost, nothing is said"
     assert [record["step"] for record in run.metrics()] == [0, 1, 2]
     assert [path.stem for path in run.episode_files()] == [f"step-{step:06d}" for step in range(3)]
 

@@ -14,6 +14,8 @@ from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable, KeyMissing
 
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
+# Its own, of a body that it cannot read.
+_TRACEBACK = re.compile(r"\s+Traceback \(most recent call last\).*", re.DOTALL)
 _UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
 _UNREAD = "Invalid response object"
 
@@ -93,7 +95,8 @@ class LiteLLMClient(Provider):
         # What the provider calls the error ("insufficient_quota"), its body says; LiteLLM's text leaves it out.
         body = getattr(error, "body", None)
         code = body.get("code") if isinstance(body, dict) else None
-        said = without_secrets(_NAMES.sub("", str(error)) + (f" ({code})" if isinstance(code, str) else ""))
+        said = _TRACEBACK.sub("", _NAMES.sub("", str(error)))
+        said = without_secrets(f"{said} ({code})" if isinstance(code, str) else said)
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         # Its classes say more than the status that it puts beside them.
@@ -104,7 +107,7 @@ class LiteLLMClient(Provider):
         if isinstance(error, exceptions.UnsupportedParamsError):
             return CoachUnavailable(f"coach {self.model}: {said}")
         if status in _UNREAD_STATUS or _UNREAD in said:
-            return self._unreadable(ValueError(said.partition(" Traceback")[0]))
+            return self._unreadable(ValueError(said))
         if status in (401, 402, 403) and (missing := _missing_key(self.model, self._litellm)) is not None:
             return missing
         if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError) and status not in (401, 402, 403, 404):

@@ -118,7 +118,8 @@ class ServerClient(Provider):
     def _read(self, answer: bytes, request: ChatRequest) -> Reply:
         found = json.loads(answer)
         if not found.get("choices"):
-            raise self._broken_off("the server sent no candidate")
+            said = f": {without_secrets(_message(answer))}" if found.get("error") else ""
+            raise self._broken_off(f"the server sent no candidate{said}")
         choice = found["choices"][0]
         usage = _section(found, "usage")
         return with_usage(

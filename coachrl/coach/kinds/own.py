@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
+import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from typing import Any
 from coachrl.coach.base import Checkable, CoachRequest
 from coachrl.config.choices import check_no_generator, check_takes, import_by_path, raised_in, user_code
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
+from coachrl.jsonl import json_line
+from coachrl.runs.records import score_from_record
 from coachrl.types import CoachScore
 
 log = logging.getLogger(__name__)
@@ -53,7 +57,9 @@ class OwnCoach:
             given = await _awaited(self._score(request))
         except (CoachError, BudgetExceeded):
             raise
-        except (Exception, SystemExit) as error:  # the boundary to the user's own code: its failure is one failed score
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # the boundary to the user's own code
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             reason = raised_in(error)
             if (place := reason.rpartition(" (")[2]) not in self._logged:  # a run may meet it with every action
                 self._logged.add(place)
@@ -75,12 +81,16 @@ class OwnCoach:
             raise CoachError(f"coach {self.name} gave {type(score).__name__}, not a number or a CoachScore")
         if score.action_id != action_id:
             raise CoachError(f"coach {self.name} scored action '{score.action_id}', and was asked about '{action_id}'")
+        if isinstance(value := score.process_0_10, Real) and not 0 <= value <= 10:  # NaN fails this too
+            raise CoachError(f"coach {self.name} gave {float(value):g}, which is outside 0 to 10")
+        try:  # as it is written down and read again: what cannot be would end the run, or be missing in its files
+            score = score_from_record(json.loads(json_line(asdict(score))))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CoachError(f"coach {self.name} gave a score that cannot be written down: {error}") from error
         value = score.process_0_10
         if (value is None) == (score.status == "scored"):
             known = "it is 'scored' with a score, and 'abstained' without one"
             raise CoachError(f"coach {self.name} gave the status '{score.status}' with the score {value}: {known}")
-        if value is not None and not 0 <= value <= 10:  # NaN fails this too
-            raise CoachError(f"coach {self.name} gave {value:g}, which is outside 0 to 10")
         return replace(score, model=score.model or self.name)
 
 
@@ -103,6 +113,12 @@ def code_of(path: str) -> str:
     except (OSError, TypeError):
         return ""
     return hashlib.blake2b(source, digest_size=6).hexdigest()
+
+
+def _is_cancelled() -> bool:
+    """Whether the scoring itself is to end; else a task of the user's own was cancelled, which fails one score."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _awaited(given: Any) -> Any:

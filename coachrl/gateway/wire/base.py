@@ -20,7 +20,7 @@ from coachrl.parsing import parse_json
 from coachrl.text import nearest, one_line
 
 MOST_REPLIES = 128  # of one call, as OpenAI has it
-MOST_STOPS = 64
+MOST_STOPS, MOST_STOP_CHARS = 64, 1000  # the end of a reply that is sent as it grows is held against each of them
 MOST_TOKENS = 2**31 - 1  # of a reply: no model writes so many, and no engine counts further
 PIECE = 24  # characters, about: what is sent at a time of a reply that is there as a whole
 
@@ -182,8 +182,8 @@ def arguments_of(text: str) -> Any:
 
 def check_stops(stops: Sequence[str], field: str) -> tuple[str, ...]:
     """Raises BadRequest."""
-    if len(stops) > MOST_STOPS or not all(stops):
-        raise refuse(field, f"at most {MOST_STOPS} texts, none of them empty")
+    if len(stops) > MOST_STOPS or not all(0 < len(stop) <= MOST_STOP_CHARS for stop in stops):
+        raise refuse(field, f"at most {MOST_STOPS} texts, none of them empty or of over {MOST_STOP_CHARS:,} characters")
     return tuple(stops)
 
 

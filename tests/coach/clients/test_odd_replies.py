@@ -331,3 +331,23 @@ async def test_what_is_asked_goes_to_no_other_address_than_the_one_named() -> No
         with pytest.raises(CoachUnavailable, match=f"leads on to {place}: name that as api_base"):
             await scored("openai/judge", [Step(http_status=307, place=place)])
     assert not elsewhere.requests
+
+
+@pytest.mark.parametrize("model", OPENAI_MODELS)
+async def test_an_error_that_comes_as_a_good_answer_is_told(model: str) -> None:
+    body = json.dumps({"error": {"message": "the judge model is being loaded", "code": 503}})
+    score = await scored(model, [Step(body=body)])
+    assert score.status == "failed" and "the judge model is being loaded" in score.rationale
+
+
+@pytest.mark.parametrize("content", [5, {"a": 1}])
+async def test_what_a_library_could_not_read_is_told_without_its_traceback(
+    content: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+    block = {"type": "text", "text": content}
+    counts = {"input_tokens": 1, "output_tokens": 1}
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [block], "usage": counts}
+    score = await scored("anthropic/claude-3-5-haiku-20241022", [Step(body=json.dumps(message))])
+    assert score.status == "failed" and "can only concatenate str" in score.rationale
+    assert "Traceback" not in score.rationale
