@@ -1,5 +1,5 @@
 """How often `coachrl audit` names what is wrong with a coach, and how often it accuses a fair one: the table of
-docs/audit.md.
+docs/audit_statistics.md.
 
     python benchmarks/audit_power.py --repeats 200 --first-seed 50000  # 64 tasks x 8 draws x 3 roles, every world
     python benchmarks/audit_power.py --repeats 5 --only category      # one of them

@@ -1,5 +1,5 @@
 """Whom does a coach blame? Planted faults in the shipped pipelines, each beside the sound play of the same task: the
-tables of docs/audit.md.
+tables of docs/audit_statistics.md.
 
     python benchmarks/blame.py                                 # the rules, 105 faults in each of four pipelines
     python benchmarks/blame.py --faults 200 --only dsbench

@@ -193,8 +193,8 @@ def test_the_command_line_plants_faults_in_the_runs_own_pipeline(tmp_path, monke
 
 
 def documented() -> dict[tuple[str, str], tuple[float, float]]:
-    """(pipeline, outcome shown to) -> the interval of `loses most` in docs/audit.md."""
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+    """(pipeline, outcome shown to) -> the interval of `loses most` in docs/audit_statistics.md."""
+    page = (Path(__file__).parents[2] / "docs" / "audit_statistics.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
     found = {}
     for row in rows:

@@ -167,9 +167,9 @@ def test_self_preference_needs_families_that_are_crossed(tmp_path):
 
 
 def documented() -> dict[str, tuple[float, float, float, float]]:
-    """Cell -> the intervals of its two shares in docs/audit.md."""
+    """Cell -> the intervals of its two shares in docs/audit_statistics.md."""
     found = {}
-    for line in (ROOT / "docs" / "audit.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs" / "audit_statistics.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| ") and len(cells) == 4 and cells[0] in {cell.name for cell in CELLS}:
             shares = [re.search(r"\[([\d.]+), ([\d.]+)\]", cell) for cell in cells[2:]]
