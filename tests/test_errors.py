@@ -12,7 +12,8 @@ NOBODYS_DOING = {
     "EpisodeTimeout": "timeout", "ReplayDiverged": "not reproduced", "WorkerLost": "worker",
 }  # fmt: skip
 MENDABLE = {
-    *("ConfigError", "TaskError", "SandboxUnavailable", "CoachUnavailable", "PolicyError", "PackageMissing"),
+    *("ConfigError", "TaskError", "SandboxUnavailable", "CoachUnavailable", "KeyMissing"),
+    *("PolicyError", "PackageMissing"),
     "CheckpointError",
 }
 

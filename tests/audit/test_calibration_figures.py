@@ -64,7 +64,7 @@ def test_each_category_is_predicted_by_itself_where_there_are_several():
         ("last action", "b", 0.0, 2),
         ("solver", "", pytest.approx(4 / 6), 5),
     ]
-    assert found.notes == ["last action, c: all 1 episodes succeeded, so no score can tell them apart"]
+    assert found.notes == ["last action, c: the only episode succeeded, so no score can tell them apart"]
     alone = calibrate(sample(*rows[:2]))
     assert [(p.of, p.category) for p in alone.predictions] == [("last action", ""), ("solver", "")]
 

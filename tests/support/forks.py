@@ -206,6 +206,9 @@ def become(asked, files):
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
+    # Streams of these files: the old ones know, for instance, whether what they were opened for can be sought in.
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     code = 1
     try:
         module, _, function = asked["function"].partition(":")

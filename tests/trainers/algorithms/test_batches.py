@@ -12,7 +12,7 @@ from train_samples import grouped, sample
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.advantages.batches import with_advantages, with_credit
 from coachrl.trainers.algorithms.advantages.groups import Groups, of_task
-from coachrl.trainers.algorithms.advantages.importance import TruncatedImportance
+from coachrl.trainers.algorithms.advantages.importance import weighed
 from coachrl.trainers.algorithms.advantages.tokens import Tokens
 
 
@@ -74,17 +74,17 @@ def test_importance_weights_are_cut_at_the_cap_and_told_of_what_is_trained_on_al
     )
     out = replace(sample("b", length=4, masked="truncated"), trainer_logprobs_L=one.trainer_logprobs_L)
     batch = with_advantages(grouped([one, out]), {"a": 2.0})
-    weighed = TruncatedImportance(1.5).weigh(batch)
-    [first, _] = weighed.samples["a"]
+    found = weighed(batch, 1.5)
+    [first, _] = found.samples["a"]
     assert first.advantages_L[:3].tolist() == pytest.approx([3.0, 1.0, 3.0])
     assert first.old_logprobs_L is one.trainer_logprobs_L and first.advantages_L.dtype == np.float32
-    assert weighed.metrics["importance_weight"] == pytest.approx(3.5 / 3)
-    assert weighed.metrics["importance_gap"] == pytest.approx((2 * math.log(2) + math.log(1.5)) / 3, rel=1e-6)
-    assert TruncatedImportance(1.6).weigh(batch).metrics["importance_clipped"] == pytest.approx(1 / 3)
-    assert TruncatedImportance(1.4).weigh(batch).metrics["importance_clipped"] == pytest.approx(2 / 3)
+    assert found.metrics["importance_weight"] == pytest.approx(3.5 / 3)
+    assert found.metrics["importance_gap"] == pytest.approx((2 * math.log(2) + math.log(1.5)) / 3, rel=1e-6)
+    assert weighed(batch, 1.6).metrics["importance_clipped"] == pytest.approx(1 / 3)
+    assert weighed(batch, 1.4).metrics["importance_clipped"] == pytest.approx(2 / 3)
     unknown = with_advantages(grouped([replace(one, trainer_logprobs_L=None)]), {"a": 2.0})
     with pytest.raises(ValueError, match=r"importance weights need the trainer's log-probs"):
-        TruncatedImportance(1.5).weigh(unknown)
+        weighed(unknown, 1.5)
 
 
 def test_each_policy_has_its_own_samples_with_their_own_advantages():
