@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+import coachrl
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
 from coachrl.sandbox import make_sandbox
@@ -132,8 +133,35 @@ async def test_a_file_that_has_no_end_is_not_waited_for(tmp_path):
     await sandbox.close()
 
 
+TOLD_TWICE = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(Path(coachrl.__file__).parent / "sandbox")!r})
+from inside import keeper
+
+class Teller:
+    def find_spec(self, name, *where):
+        if name == "socket":  # the keeper is in the middle of an import of its own
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.modules.pop("socket", None)
+sys.meta_path.insert(0, Teller())
+if (child := os.fork()) == 0:
+    time.sleep(600)
+print(child, flush=True)
+signal.signal(signal.SIGTERM, keeper._end_all)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(600)
+"""
+
+
+async def test_a_keeper_that_is_told_twice_ends_what_is_below_it():
+    done = subprocess.run([sys.executable, "-c", TOLD_TWICE], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "") and not runs(int(done.stdout))
+
+
 OPENS_ONE = """
 import asyncio, sys
+import coachrl
 from coachrl.config import SandboxConfig
 from coachrl.sandbox import make_sandbox
 
