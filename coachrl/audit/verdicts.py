@@ -18,6 +18,7 @@ SMALLEST_GAP = LEAST["points"]  # a smaller difference is not accused, however c
 SMALLEST_RHO = LEAST["correlation"]
 _LARGEST_UNSEEN_RISE, _LARGEST_UNSEEN_FALL = 2.0, 0.5  # points of score, share of episodes
 INFORMATIVE_AUC = 0.6
+UNINFORMATIVE_AUC = 0.7  # where the whole interval lies below it and holds 0.5
 TIED = 0.5
 FAILED = 0.1
 RETEST_ICC = 0.75
@@ -179,7 +180,7 @@ def _auc(found: Findings, what: str, prediction: Prediction) -> AuditVerdict:
     if low > 0.5:
         grade = "note" if prediction.circular else "ok"
         return say(grade, text=f"{what} predicts the outcome, {shown}", value=auc.value)
-    if high <= 0.7:
+    if high <= UNINFORMATIVE_AUC:
         text = f"uninformative: {what} does not tell success from failure, {shown}"
         return say("warning", text=text, value=auc.value)
     return say("unknown", text=too_few, value=auc.value)

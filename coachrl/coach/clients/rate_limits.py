@@ -287,7 +287,8 @@ class Permit:
 
 
 class RateLimiter:
-    """No more than `requests` calls and `tokens` tokens in any minute; None: no limit. Callers come in order.
+    """The limits that the user sets: no more than `requests` calls and `tokens` tokens in any minute; None: no limit.
+    Callers come in order. What a provider refuses (429) slows calls down in `ConcurrencyLimiter`.
 
     A call that alone is over the limit of tokens goes when nothing else was asked for a minute.
     """

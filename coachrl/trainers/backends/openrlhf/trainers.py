@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
-from coachrl.trainers.backends.openrlhf import handover, remote
+from coachrl.trainers.backends.openrlhf import remote, weight_transfer
 from coachrl.trainers.backends.openrlhf.bindings import PolicyModelActor
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.ranks import Ranks
@@ -58,7 +58,7 @@ class TrainerGroup(Ranks):
         return self.call_each(train_policy, [(of_rank, self._loss, clip) for of_rank in of_ranks]), padding
 
     def send_weights(self) -> list[Any]:
-        return self.call(handover.send_weights, BUCKET_BYTES)
+        return self.call(weight_transfer.send_weights, BUCKET_BYTES)
 
     def attach_engines(self, engines: list[Any]) -> list[Any]:
         """Send weights to `engines` from now on."""

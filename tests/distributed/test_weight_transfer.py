@@ -3,7 +3,7 @@
 import torch
 
 from coachrl.trainers.backends.openrlhf.adapters import Weight
-from coachrl.trainers.backends.openrlhf.handover import make_buckets
+from coachrl.trainers.backends.openrlhf.weight_transfer import make_buckets
 
 
 def buckets(weights, bucket_bytes):
