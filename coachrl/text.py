@@ -44,10 +44,18 @@ def one_line(text: str, limit: int = _SHOWN_IN_LINE) -> str:
     return line if len(line) <= limit else f"{line[: limit // 2]} … {line[-limit // 2 :]}"
 
 
+def said(error: BaseException) -> str:
+    """`str(error)`; a class of somebody else's may raise where it makes its text."""
+    try:
+        return str(error)
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  the boundary to that class
+        return f"(its text cannot be made: {type(raised).__name__})"
+
+
 def first_line(error: BaseException) -> str:
     """Of what a library says, which may go on for pages, without its full stop; the error's name where it says
     nothing."""
-    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = [line.strip().rstrip(".") for line in said(error).splitlines() if line.strip()] or [type(error).__name__]
     # pydantic's first line counts errors, and its third says what was wrong.
     return " ".join(lines[:3]) if "validation error" in lines[0] else lines[0]
 

@@ -160,6 +160,7 @@ def _usage_line(error: Any) -> str:
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 an audit threshold."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # What a terminal's encoding lacks (an ellipsis in Latin-1) is spelled out: it would end the command.
         if isinstance(stream, io.TextIOWrapper):
@@ -170,6 +171,19 @@ def main() -> None:
         if engine_hangs():
             _end_now(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
+
+
+def _open_closed_streams() -> None:
+    """A command that is started without its standard streams, as some schedulers do, prints into nothing. The next file
+    that it opened would get their numbers, and with them what it and its programs print."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  open as long as the process is
 
 
 def _end_now(code: int) -> NoReturn:

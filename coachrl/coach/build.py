@@ -100,7 +100,7 @@ def _make_member(
     if member.prompt is not None or member.api_base is not None:
         raise ConfigError(f"coach '{member.name}' takes no prompt and no API base; name a model to use them")
     if is_import_path(member.name):
-        return OwnCoach(member.name)
+        return OwnCoach(member.name, settings.give_up_after_s)
     if settings.suggest:
         raise ConfigError("coach 'rules' suggests no replies; name a model, or set coach.suggest=false")
     return RulesCoach()

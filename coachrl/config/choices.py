@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import inspect
@@ -15,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from coachrl.errors import CoachrlError, ConfigError
-from coachrl.text import nearest, one_line
+from coachrl.text import nearest, one_line, said
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -42,8 +43,22 @@ def user_code(what_failed: str, error: type[CoachrlError]) -> Iterator[None]:
         yield
     except CoachrlError:
         raise
-    except (Exception, SystemExit) as raised:  # the boundary: a user's function may raise anything
+    except BaseException as raised:  # the boundary: a user's function may raise anything
+        if not is_own_doing(raised):
+            raise
         raise error(f"{what_failed}: {raised_in(raised)}") from raised
+
+
+def is_own_doing(raised: BaseException) -> bool:
+    """Whether code of the user's own is why `raised` came out of it: it is no Ctrl-C, and not the end of the task that
+    the code runs in. A task that the code itself has cancelled is its own doing."""
+    if isinstance(raised, asyncio.CancelledError):
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no loop runs
+            return True
+        return task is None or not task.cancelling()
+    return not isinstance(raised, KeyboardInterrupt)
 
 
 def check_plain(function: Any, what: str) -> None:
@@ -84,7 +99,7 @@ def check_takes(function: Callable[..., Any], arguments: Iterable[str], what: st
 
 def raised_in(raised: BaseException) -> str:
     """What somebody else's code raised, and in which line of the first file that is not coachrl's."""
-    reason = one_line(f"{type(raised).__name__}: {raised}")
+    reason = one_line(f"{type(raised).__name__}: {said(raised)}")
     frames = [frame for frame in traceback.extract_tb(raised.__traceback__) if not _is_between(frame.filename)]
     if not frames or isinstance(raised, SyntaxError):  # which names its place itself
         return reason
@@ -142,7 +157,9 @@ def _imported(module_name: str, shown: str) -> ModuleType:
     try:
         with redirect_stdout(sys.stderr):
             return importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # the boundary to a module of the user's own, which may raise anything
+    except BaseException as error:  # the boundary to a module of the user's own, which may raise anything
+        if not is_own_doing(error):
+            raise
         missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
         if missing and (missing == module_name or module_name.startswith(f"{missing}.")):
             close = nearest(missing, _modules_beside(missing)) or " in the current folder, nor installed"

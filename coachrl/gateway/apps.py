@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from coachrl.config.choices import check_takes, import_by_path
+from coachrl.config.choices import check_takes, import_by_path, is_own_doing
 from coachrl.errors import AppFailed, ConfigError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
-from coachrl.text import one_line
+from coachrl.text import one_line, said
 from coachrl.types import Task
 
 if TYPE_CHECKING:
@@ -80,8 +80,10 @@ class FunctionApp:
         function = import_by_path(self._path, "app")
         try:
             return await called(function, task, endpoint, name="coachrl-app")
-        except Exception as error:  # the boundary to the user's own code, whatever it raises
-            raise AppFailed(f"{self._path} raised {type(error).__name__}: {one_line(str(error), 300)}") from error
+        except BaseException as error:  # the boundary to the user's own code, whatever it raises
+            if not is_own_doing(error):
+                raise
+            raise AppFailed(f"{self._path} raised {type(error).__name__}: {one_line(said(error), 300)}") from error
 
 
 class CommandApp:

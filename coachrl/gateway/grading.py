@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from coachrl.config.choices import import_by_path
+from coachrl.config.choices import import_by_path, is_own_doing
 from coachrl.errors import ConfigError, GraderFailed
 from coachrl.gateway.apps import called
-from coachrl.text import brief, one_line
+from coachrl.text import brief, one_line, said
 from coachrl.types import Outcome, Task
 
 
@@ -24,11 +24,13 @@ async def graded(path: str, task: Task, result: Any, success_at: float, limit_s:
     try:
         async with clock:
             given = await called(grade, task, result, name="coachrl-grader")
-    except Exception as error:  # the boundary to the user's own code, whatever it raises
+    except BaseException as error:  # the boundary to the user's own code, whatever it raises
+        if not is_own_doing(error):
+            raise
         if clock.expired():
             raise GraderFailed(f"{path} did not end within {limit_s:g} s for the result {brief(result)}") from error
-        said = one_line(f"{type(error).__name__}: {error}", 300)
-        raise GraderFailed(f"{path} raised {said} for the result {brief(result)}") from error
+        reason = one_line(f"{type(error).__name__}: {said(error)}", 300)
+        raise GraderFailed(f"{path} raised {reason} for the result {brief(result)}") from error
     if isinstance(given, np.generic):
         given = given.item()
     if isinstance(given, Outcome):

@@ -7,8 +7,9 @@ import contextvars
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coachrl.coach.clients.ledger import calls_to
 from coachrl.errors import AppBroken, ContextOverflow
@@ -73,6 +74,7 @@ class PlayedEpisode:
         self._context = contextvars.copy_context()
         self._conversations = Conversations()
         self._unobserved: dict[str, _Asked] = {}  # by the id of a function call
+        self._ids: Counter[str] = Counter()  # how often each was made of what was read and written
         self._under_way: set[asyncio.Task[list[Reply]]] = set()
         self._quiet_since = time.monotonic()
         self._closed = False
@@ -149,7 +151,7 @@ class PlayedEpisode:
 
         with told_as_it_grows(call, place, tokenizer, prompt):
             action = await agent.answer(prompt, scoring)
-        reply = read_reply(action, call, tokenizer)
+        reply = self._with_own_ids(read_reply(action, call, tokenizer))
         self._conversations.remember(call, reply, action.prompt_ids)
         self._expect_results(action, agent.role, reply)
         return reply
@@ -186,6 +188,15 @@ class PlayedEpisode:
         if role.name in self._unscored:
             return "never"
         return "later" if asks else "now"
+
+    def _with_own_ids(self, reply: Reply) -> Reply:
+        """An equal reply to an equal call is another action: its functions are told apart, as their results are."""
+        own = []
+        for function in reply.tool_calls:
+            self._ids[function.id] += 1
+            times = self._ids[function.id]
+            own.append(function if times == 1 else replace(function, id=f"{function.id}_{times}"))
+        return replace(reply, tool_calls=tuple(own))
 
     def _expect_results(self, action: Action, role: Role, reply: Reply) -> None:
         asked = _Asked(action.index, role, reply)

@@ -16,12 +16,12 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from coachrl.config import RunConfig
-from coachrl.config.choices import check_plain, check_takes, import_by_path
+from coachrl.config.choices import check_plain, check_takes, import_by_path, is_own_doing
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
-from coachrl.text import brief, one_line
+from coachrl.text import brief, one_line, said
 from coachrl.types import Episode
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,9 @@ class Trackers:
     def _guarded(self, name: str, act: Callable[[Tracker], None]) -> None:
         try:
             act(self._trackers[name])
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary to others' code, which may raise anything
+        except BaseException as error:  # the boundary to others' code, which may raise anything
+            if not is_own_doing(error):
+                raise
             log.warning("tracker %s is left out from now on: %s", name, _said(error))
             del self._trackers[name]
 
@@ -209,12 +211,14 @@ def _start(name: str, run: Run, config: RunConfig, first_step: int) -> Tracker:
         return make(run, config, first_step)
     except ConfigError:
         raise
-    except (Exception, SystemExit) as error:  # as above, but before the run begins, when the user can still mend it
+    except BaseException as error:  # as above, but before the run begins, when the user can still mend it
+        if not is_own_doing(error):
+            raise
         raise ConfigError(f"track: {name} cannot start: {_said(error)}") from error
 
 
 def _said(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(said(error).split()) or type(error).__name__
 
 
 def _own(path: str) -> MakeTracker:

@@ -34,6 +34,20 @@ def test_the_package_runs_as_a_program():
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: /nowhere is not a run folder")
 
 
+def test_a_command_without_standard_streams_prints_into_nothing():
+    code = (
+        "import os, sys\n"
+        "if len(sys.argv) == 1:\n"
+        "    for stream in (0, 1, 2): os.close(stream)\n"
+        "    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], 'again'])\n"
+        "from coachrl.cli.main import main\n"
+        "sys.argv = ['coachrl', 'configs', 'list']\n"
+        "main()\n"
+    )
+    done = python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [

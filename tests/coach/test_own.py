@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,35 @@ def of_another_model(request):
 
 async def waits(request):
     await asyncio.sleep(60)
+
+async def mute(request):
+    class Mute(Exception):
+        def __str__(self):
+            return 1 / 0
+    raise Mute
+
+async def generator_exit(request):
+    raise GeneratorExit
+
+class Endless:
+    async def check(self):
+        await asyncio.sleep(60)
+
+    async def close(self):
+        await asyncio.sleep(60)
+
+    async def score(self, request):
+        await asyncio.sleep(60)
+
+async def out_of_time(request):
+    raise TimeoutError("of its own")
+
+import threading
+
+WARNED = threading.Event()
+
+def blocks(request):
+    return 5 if WARNED.wait(60) else 0
 
 async def cancelled(request):
     task = asyncio.ensure_future(asyncio.sleep(60))
@@ -387,3 +417,46 @@ async def test_scoring_that_is_given_up_is_cancelled(module: str) -> None:
     scoring.cancel()
     with pytest.raises(asyncio.CancelledError):
         await scoring
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("mute", "Mute: (its text cannot be made: ZeroDivisionError)"), ("generator_exit", "GeneratorExit")],
+)
+async def test_whatever_a_coach_raises_is_one_line(module: str, name: str, reason: str) -> None:
+    score = await score_of(f"{module}:{name}")
+    assert score.status == "failed" and f"coach {module}:{name}: {reason}" in score.rationale
+
+
+async def test_a_coach_that_never_answers_is_given_up(module: str, caplog: pytest.LogCaptureFixture) -> None:
+    settings = CoachConfig(name=f"{module}:Endless", give_up_after_s=0.01)
+    pool = CoachPool(make_coach(settings))
+    limit = r"no answer within 0\.01 s \(coach\.give_up_after_s\)"
+    with pytest.raises(CoachUnavailable, match=f"^coach {module}:Endless: its check: {limit}$"):
+        await pool.check()
+    [score] = await score_all(pool, [REQUEST])  # which closes it
+    assert score.status == "failed" and f"action {ID}: no answer within 0.01 s" in score.rationale
+    assert "could not be closed" in caplog.text and "its close: no answer within 0.01 s" in caplog.text
+
+
+async def test_a_timeout_of_a_coachs_own_is_not_taken_for_ours(module: str) -> None:
+    assert "TimeoutError: of its own" in (await score_of(f"{module}:out_of_time")).rationale
+
+
+async def test_a_plain_function_that_holds_up_the_run_is_told(module: str) -> None:
+    coach = make_coach(CoachConfig(name=f"{module}:blocks", give_up_after_s=0.01))
+    warned: list[str] = []
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            warned.append(record.getMessage())
+            __import__(module).WARNED.set()  # else the function waits on, as one that never answers
+
+    log, heard = logging.getLogger("coachrl.coach.kinds.own"), Heard()
+    log.addHandler(heard)
+    try:
+        assert (await coach.score(REQUEST)).process_0_10 == 5
+    finally:
+        log.removeHandler(heard)
+    [words] = warned
+    assert f"{module}:blocks: action {ID}: no answer for 0.01 s, and a plain function holds up the whole run" in words

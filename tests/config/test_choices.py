@@ -1,5 +1,6 @@
 """What an import path may run into on its way to the user's own code."""
 
+import asyncio
 import functools
 import sys
 
@@ -25,11 +26,17 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+MUTE = "class Mute(Exception):\n    def __str__(self):\n        return 1 / 0\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("import sys\nsys.exit('usage: script FILE')", "SystemExit: usage: script FILE (own_script.py, line 2)"),
         ("raise SystemExit(3)", "SystemExit: 3 (own_script.py, line 1)"),
+        ("raise GeneratorExit('why')", "GeneratorExit: why (own_script.py, line 1)"),
+        ("class Odd(BaseException): ...\nraise Odd('why')", "Odd: why (own_script.py, line 2)"),
+        (MUTE + "raise Mute", "Mute: (its text cannot be made: ZeroDivisionError) (own_script.py, line 4)"),
     ],
 )
 def test_a_script_that_ends_the_program_when_imported_is_one_line(here, text, words):
@@ -37,6 +44,28 @@ def test_a_script_that_ends_the_program_when_imported_is_one_line(here, text, wo
     with pytest.raises(ConfigError) as caught:
         import_by_path("own_script:load", "tasks")
     assert str(caught.value) == f"tasks 'own_script:load' cannot be imported: {words}"
+
+
+def test_ctrl_c_while_a_module_is_imported_stays_what_it_is(here):
+    (here / "own_interrupted.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)")
+    with pytest.raises(KeyboardInterrupt):
+        import_by_path("own_interrupted:load", "tasks")
+
+
+async def test_a_task_that_the_users_code_has_cancelled_is_its_failure_and_the_end_of_ours_is_none():
+    async def guarded(cancelled):
+        with user_code("load failed", TaskError):
+            await cancelled
+
+    forever = asyncio.get_running_loop().create_future()
+    forever.cancel()
+    with pytest.raises(TaskError, match=r"^load failed: CancelledError"):
+        await guarded(forever)
+    ours = asyncio.ensure_future(guarded(asyncio.sleep(60)))
+    await asyncio.sleep(0)
+    ours.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ours
 
 
 def test_a_function_that_ends_the_program_is_one_line():

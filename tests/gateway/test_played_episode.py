@@ -49,6 +49,18 @@ async def test_the_coach_sees_an_action_once_its_results_are_told_and_what_is_to
     assert [request.action.id for request in submitted] == ["e/0", "e/1", "e/2"]
 
 
+async def test_equal_replies_are_told_apart_by_the_ids_of_their_functions():
+    replies = iter([ASKS, ASKS, ASKS, "well", "well", "well"])
+    played, team, submitted = episode(ScriptedPolicy(lambda _: next(replies)))
+    asked = [*await played.answer(call(n=2)), *await played.answer(call())]
+    assert len({function.id for reply in asked for function in reply.tool_calls}) == 6
+    for place in (2, 0, 1):
+        told = [result(function, f"{place}") for function in asked[place].tool_calls]
+        await played.answer(call(user("a"), as_message(asked[place]), *told))
+    found = {request.action.id: [made.result for made in request.action.tool_calls] for request in submitted}
+    assert [found[action.id] for action in team.actions[:3]] == [["0", "0"], ["1", "1"], ["2", "2"]]
+
+
 async def test_what_was_never_told_goes_to_the_coach_at_the_end():
     played, team, submitted = episode(ScriptedPolicy(lambda _: ASKS))
     await played.answer(call())

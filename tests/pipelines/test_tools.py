@@ -39,6 +39,16 @@ def broken() -> str:
     raise ValueError("no\nluck")
 
 
+def unspeakable() -> str:
+    """Fails without a text."""
+
+    class Unspeakable(BaseException):
+        def __str__(self) -> str:
+            raise ValueError
+
+    raise Unspeakable
+
+
 def leaves() -> str:
     """Ends the program."""
     raise SystemExit(3)
@@ -128,7 +138,7 @@ builtin = max
 
 ASK = parse_prompt("---\nfields: [problem]\n---\n{{problem}}", "ask")
 ROLE = Role("asker", policy="asker", prompt=ASK, tool_timeout_s=5.0, tool_result_chars=60, max_turns=3)
-NAMES = ("add", "later", "broken", "leaves", "hangs", "long", "hidden", "moved", "mute", "leaves_later")
+NAMES = ("add", "later", "broken", "leaves", "unspeakable", "hangs", "long", "hidden", "moved", "mute", "leaves_later")
 
 
 def paths(*names):
@@ -184,6 +194,7 @@ def test_a_model_is_told_the_signature_and_the_docstring():
         (f"<tool_call>{'[' * 5000}</tool_call>", "error: the call: not JSON"),
         (call("broken"), "error: broken failed: ValueError: no luck"),
         (call("leaves"), "error: leaves failed: RuntimeError: SystemExit: 3"),
+        (call("unspeakable"), "error: unspeakable failed: RuntimeError: Unspeakable: (its text cannot be made"),
         (call("leaves_later"), "error: leaves_later failed: SystemExit: 3"),
         (call("hidden", first=2), "3"),
         (call("moved", by={"x": 2}), '{"x": 3, "y": 2}'),

@@ -7,20 +7,27 @@ import hashlib
 import inspect
 import json
 import logging
-from collections.abc import Callable
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from coachrl.coach.base import Checkable, CoachRequest
-from coachrl.config.choices import check_no_generator, check_takes, import_by_path, raised_in, user_code
+from coachrl.config.choices import check_no_generator, check_takes, import_by_path, is_own_doing, raised_in, user_code
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
 from coachrl.jsonl import json_line
 from coachrl.runs.records import score_from_record
 from coachrl.types import CoachScore
 
 log = logging.getLogger(__name__)
+
+
+class _NoAnswer(CoachError):
+    """The user's code took longer than it may."""
 
 
 class OwnCoach:
@@ -31,9 +38,12 @@ class OwnCoach:
     has them.
     """
 
-    def __init__(self, path: str) -> None:
-        """Raises ConfigError where there is no such class or function, or it is no coach."""
+    def __init__(self, path: str, give_up_after_s: float = math.inf) -> None:
+        """give_up_after_s: what is `async` may take so long, in seconds. A plain function that takes longer is only
+        warned of, since nothing can end it. Raises ConfigError where there is no such class or function, or it is no
+        coach."""
         self.name = path
+        self._give_up_after_s = give_up_after_s
         self._logged: set[str] = set()
         found = find_own_coach(path)
         self._coach: Any = None
@@ -48,17 +58,20 @@ class OwnCoach:
         """Raises CoachUnavailable where the coach's own check raises anything."""
         if isinstance(self._coach, Checkable):
             with user_code(f"coach {self.name} cannot be asked", CoachUnavailable):
-                await _awaited(self._coach.check())
+                try:
+                    await self._given(self._coach.check, "its check")
+                except _NoAnswer as error:
+                    raise CoachUnavailable(str(error)) from error
 
     async def score(self, request: CoachRequest) -> CoachScore:
         """Raises CoachError where the coach raises anything, or gives what is no score. The log has the traceback, once
         for each line that raises."""
         try:
-            given = await _awaited(self._score(request))
+            given = await self._given(lambda: self._score(request), f"action {request.action.id}")
         except (CoachError, BudgetExceeded):
             raise
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # the boundary to the user's own code
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+        except BaseException as error:  # the boundary to the user's own code
+            if not is_own_doing(error):
                 raise
             reason = raised_in(error)
             if (place := reason.rpartition(" (")[2]) not in self._logged:  # a run may meet it with every action
@@ -72,9 +85,42 @@ class OwnCoach:
     async def close(self) -> None:
         """What its own `close` raises is a warning: the run has ended, and what it wrote is whole."""
         try:
-            await _awaited(getattr(self._coach, "close", lambda: None)())
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary to the user's own code
+            await self._given(getattr(self._coach, "close", lambda: None), "its close")
+        except BaseException as error:  # the boundary to the user's own code
+            if not is_own_doing(error):
+                raise
             log.warning("coach %s could not be closed: %s", self.name, raised_in(error))
+
+    async def _given(self, call: Callable[[], Any], about: str) -> Any:
+        """What a function of the user's gives, awaited where it is async. Raises _NoAnswer for one that takes too
+        long."""
+        with self._watched(about):
+            given = call()
+        if not inspect.isawaitable(given):
+            return given
+        try:
+            async with asyncio.timeout(self._give_up_after_s) as clock:
+                return await given
+        except TimeoutError as error:
+            if not clock.expired():  # it is the user's own
+                raise
+            limit = f"{self._give_up_after_s:g} s (coach.give_up_after_s)"
+            raise _NoAnswer(f"coach {self.name}: {about}: no answer within {limit}") from error
+
+    @contextmanager
+    def _watched(self, about: str) -> Iterator[None]:
+        """Says after a while that a plain function holds everything up: the event loop stands still meanwhile."""
+        if self._give_up_after_s > threading.TIMEOUT_MAX:
+            yield
+            return
+        words = "coach %s: %s: no answer for %g s, and a plain function holds up the whole run: make it async"
+        watch = threading.Timer(self._give_up_after_s, log.warning, (words, self.name, about, self._give_up_after_s))
+        watch.daemon = True
+        watch.start()
+        try:
+            yield
+        finally:
+            watch.cancel()
 
     def _checked(self, score: Any, action_id: str) -> CoachScore:
         if not isinstance(score, CoachScore):
@@ -113,13 +159,3 @@ def code_of(path: str) -> str:
     except (OSError, TypeError):
         return ""
     return hashlib.blake2b(source, digest_size=6).hexdigest()
-
-
-def _is_cancelled() -> bool:
-    """Whether the scoring itself is to end; else a task of the user's own was cancelled, which fails one score."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-async def _awaited(given: Any) -> Any:
-    return await given if inspect.isawaitable(given) else given

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from coachrl.text import said
+
 
 async def in_a_thread(function: Callable[[], Any], name: str) -> Any:
     """A thread of its own, that the program does not wait for when it ends: nothing stops a function that hangs."""
@@ -31,7 +33,7 @@ async def in_a_thread(function: Callable[[], Any], name: str) -> Any:
         except BaseException as raised:  # noqa: BLE001 - carried to whoever awaits it, an exit() as well
             # A future carries no StopIteration, and what is no Exception would end the trainer.
             carried = isinstance(raised, Exception) and not isinstance(raised, StopIteration)
-            error = raised if carried else RuntimeError(f"{type(raised).__name__}: {raised}")
+            error = raised if carried else RuntimeError(f"{type(raised).__name__}: {said(raised)}")
         if os.getpid() != process:
             os._exit(0)  # a fork that the function has made ends here: it must not go on as a second trainer
         if not loop.is_closed():

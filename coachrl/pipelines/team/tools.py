@@ -25,11 +25,11 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
-from coachrl.config.choices import check_no_generator, import_by_path
+from coachrl.config.choices import check_no_generator, import_by_path, is_own_doing
 from coachrl.errors import ConfigError, ToolError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
-from coachrl.text import brief, clip_middle, nearest, one_line, visible
+from coachrl.text import brief, clip_middle, nearest, one_line, said, visible
 from coachrl.types import Role, ToolCall
 
 MOST_CALLS = 8
@@ -105,7 +105,7 @@ def _described(function: Callable[..., Any]) -> Tool:
         hints = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
     except Exception as error:  # annotations are code, which may raise anything; what is written in C has no signature
-        raise ConfigError(f"tool {name}: its annotations cannot be read: {one_line(str(error))}") from error
+        raise ConfigError(f"tool {name}: its annotations cannot be read: {one_line(said(error))}") from error
     check_no_generator(function, f"tool {name}")
     fields: dict[str, Any] = {}
     for place, parameter in enumerate(parameters):
@@ -121,7 +121,7 @@ def _described(function: Callable[..., Any]) -> Tool:
         arguments = create_model(name, __base__=_Arguments, **fields)
         arguments.model_json_schema()
     except Exception as error:  # the types and defaults are the user's own, and so is what they raise
-        raise ConfigError(f"tool {name}: its parameters have no JSON schema: {one_line(str(error))}") from error
+        raise ConfigError(f"tool {name}: its parameters have no JSON schema: {one_line(said(error))}") from error
     return Tool(name, description, function, arguments)
 
 
@@ -211,10 +211,12 @@ async def _within(timeout_s: float, tool: Tool, arguments: dict[str, Any]) -> An
                 return await tool.function(**arguments)
             given = await in_a_thread(lambda: tool.function(**arguments), "coachrl-tool")
             return await given if inspect.isawaitable(given) else given  # a decorator may hide that it is async
-    except (Exception, SystemExit) as error:  # the boundary to the user's own function, whatever it raises
+    except BaseException as error:  # the boundary to the user's own function, whatever it raises
+        if not is_own_doing(error):
+            raise
         if clock.expired():
             raise ToolError(f"{tool.name} did not end within {timeout_s:g} s") from None
-        raise ToolError(f"{tool.name} failed: {type(error).__name__}: {error}") from error
+        raise ToolError(f"{tool.name} failed: {type(error).__name__}: {said(error)}") from error
 
 
 def _as_text(result: Any) -> str:
@@ -225,7 +227,7 @@ def _as_text(result: Any) -> str:
     try:
         return json.dumps(result, ensure_ascii=False, default=_plain)
     except Exception as error:  # what the user's own objects say of themselves is code too
-        raise ToolError(f"its result cannot be written as JSON: {error}") from error
+        raise ToolError(f"its result cannot be written as JSON: {said(error)}") from error
 
 
 def _plain(part: Any) -> Any:

@@ -29,12 +29,12 @@ from typing import Protocol
 import numpy as np
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, sees_outcome
-from coachrl.config.choices import raised_in
+from coachrl.config.choices import is_own_doing, raised_in
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.team.team import Submit, Team, Tree
 from coachrl.sandbox.base import Sandbox
-from coachrl.text import brief
+from coachrl.text import brief, said
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.types import Action, Episode, Outcome, SamplingParams, Task
 
@@ -186,7 +186,7 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
             finally:
                 await team.close()
     except AttributeError as error:
-        if "'coroutine' object has" not in str(error):
+        if "'coroutine' object has" not in said(error):
             raise
         place = f"pipeline {context.pipeline.name}: {raised_in(error)}"
         raise ConfigError(f"{place}: `await` is missing, as in `await team.ROLE.act(…)`") from error
@@ -194,6 +194,12 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
         if not clock.expired():
             raise
         raise EpisodeTimeout(f"the episode did not end within {context.episode_timeout_s:g} s") from error
+    except BaseException as error:
+        # As Python shows them, an exit() would end the run without a word, and a cancelled task of the pipeline's own
+        # would pass for the end of the episode.
+        if isinstance(error, Exception) or not is_own_doing(error):
+            raise
+        raise ConfigError(f"pipeline {context.pipeline.name} failed: {raised_in(error)}") from error
 
 
 def _checked(outcome: object, pipeline: str) -> Outcome:

@@ -257,6 +257,27 @@ async def test_the_runs_what_no_episode_can_carry_ends_the_rollout(error):
     assert "t1" not in [episode.id for episode in ended]
 
 
+@pytest.mark.parametrize(
+    "error", [SystemExit(0), GeneratorExit(), BaseException("odd")], ids=lambda each: type(each).__name__
+)
+async def test_what_would_end_the_program_without_a_word_names_the_pipeline(error):
+    words = rf"^pipeline pair failed: {type(error).__name__}: {error}.*\(test_rollout.py, line \d+\)$"
+    with pytest.raises(ConfigError, match=words):
+        await rollout(SPECS, Heard().context(Pair(failing(error))))
+
+
+async def test_a_task_of_its_own_that_a_pipeline_has_cancelled_is_not_the_end_of_the_episode():
+    class Canceller(Pair):
+        async def run(self, task, team, workspace):
+            sleeping = asyncio.ensure_future(asyncio.sleep(60))
+            sleeping.cancel()
+            await sleeping
+
+    for timeout_s in (None, 60):
+        with pytest.raises(ConfigError, match=r"^pipeline pair failed: CancelledError: \(test_rollout.py, line \d+\)$"):
+            await rollout(SPECS, Heard().context(Canceller(), episode_timeout_s=timeout_s))
+
+
 async def test_a_pipeline_that_returns_no_outcome_is_named_as_the_fault():
     class Forgetful(Pair):
         async def run(self, task, team, workspace):
