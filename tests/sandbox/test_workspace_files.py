@@ -72,6 +72,19 @@ def test_what_is_listed_of_a_workspace(tmp_path):
     assert (folders, links) == (["d", "d/d", "d/d/d"], [("link", "/etc/passwd")])
 
 
+def test_a_listing_is_as_long_as_is_told_and_no_answer_is_too_long_for_its_names(tmp_path, monkeypatch):
+    for number in range(30):
+        (tmp_path / ("\U0001f600" * 60 + f"{number:02}")).touch()
+        (tmp_path / f'"plain{number:02}"').touch()
+    assert len(files.snapshot(str(tmp_path), 100)) == 60 and len(files.snapshot(str(tmp_path), 7)) == 7
+    for most in (1_000, 10_000, 20_000):
+        monkeypatch.setattr(files, "MAX_LISTED_BYTES", most)
+        found = files.snapshot(str(tmp_path), 100)
+        assert most / 3 < len(wire.pack({"files": sorted(found)})) <= most + 100
+    monkeypatch.undo()
+    assert files.MAX_LISTED_BYTES + 1024**2 < answers._MAX_ANSWER_BYTES
+
+
 @pytest.mark.parametrize("name", ["", "/a", "..", "a/../b", "a\0b", "."])
 def test_a_name_that_leaves_the_workspace_is_none(name, tmp_path):
     with pytest.raises(ValueError, match="is not a plain relative file name"):

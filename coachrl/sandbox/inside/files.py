@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 MAX_DEPTH = 16
 MAX_NAME_CHARS = 255
+MAX_LISTED_BYTES = 48 * 1024 * 1024  # of all names as JSON: an answer that holds them all is short enough to be taken
 _PATH_MAX = 4096  # bytes, with the one that ends it
 _CHUNK_BYTES = 1024 * 1024
 Stamp = tuple[int, int, int, int]
@@ -27,12 +28,12 @@ def parts_of(name: str) -> tuple[str, ...]:
 def snapshot(root: str, max_files: int) -> dict[str, Stamp]:
     """Regular files under `root`: relative name -> (inode, size, mtime, ctime in ns).
 
-    At most `max_files` names; names that are not printable text, longer than MAX_NAME_CHARS or deeper than MAX_DEPTH
-    folders are left out, so that a report stays small whatever the code made.
+    At most `max_files` names, of MAX_LISTED_BYTES together; names that are not printable text, longer than
+    MAX_NAME_CHARS or deeper than MAX_DEPTH folders are left out, so that a report stays small whatever the code made.
     """
     found: dict[str, Stamp] = {}
-    folders = [("", 0)]
-    while folders and len(found) < max_files:
+    folders, listed = [("", 0)], 0
+    while folders:
         folder, depth = folders.pop()
         for entry in _entries(os.path.join(root, folder)):
             name = f"{folder}/{entry.name}" if folder else entry.name
@@ -42,8 +43,16 @@ def snapshot(root: str, max_files: int) -> dict[str, Stamp]:
                 if depth + 1 < MAX_DEPTH:
                     folders.append((name, depth + 1))
             elif entry.is_file(follow_symlinks=False) and (stamp := _stamp(entry)):
+                listed += _json_bytes(name)
+                if len(found) == max_files or listed > MAX_LISTED_BYTES:
+                    return found
                 found[name] = stamp
     return found
+
+
+def _json_bytes(name: str) -> int:
+    """At most what a printable name takes in a list: two bytes a character, or twelve for two escaped surrogates."""
+    return len(name) * (2 if name.isascii() else 12) + 4
 
 
 def changed(before: dict[str, Stamp], after: dict[str, Stamp]) -> list[str]:

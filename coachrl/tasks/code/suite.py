@@ -9,8 +9,10 @@ Program and suite are run by two processes (`suite_program.py`): the suite's nev
 compares values that it has rebuilt from JSON; the program's knows nothing of the suite. Reports are lines of the
 suite's standard output behind a mark that is drawn for each run. What the program prints is swallowed.
 
-What a suite can make of a program is what passes that line: plain values and lists, dicts, sets of them, also changed
-in place; functions, classes and objects by handles that can be called and asked for attributes. Operators on an object
+What a suite can make of a program is what passes that line: plain values, times, and lists, dicts and their views,
+sets, queues of them, also changed in place; functions, classes and objects by handles that can be called and asked for
+attributes. A StopIteration comes as a RuntimeError, or it would end the suite's loops; it stays one for a suite that
+names it. Operators on an object
 of the program's own class (`==`, `len`, `in`) are the suite's: it equals itself alone. Assertions that an agent wrote
 are run as they are; a suite can lie about itself, a program about nothing but its own results.
 """

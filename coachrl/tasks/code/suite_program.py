@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import datetime
 import importlib
 import itertools
 import json
@@ -18,7 +19,8 @@ import os
 import random
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, ItemsView, KeysView, Mapping, Sequence, ValuesView
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, BinaryIO
@@ -33,6 +35,20 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "set": set,
     "frozenset": frozenset,
     "iterator": iter,
+    "deque": deque,
+    "keys": lambda items: dict.fromkeys(items).keys(),
+    "values": lambda items: dict(enumerate(items)).values(),
+    "items": lambda items: dict(items).items(),
+}
+_LISTED: dict[str, type[Collection[Any]]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+    "keys": KeysView,
+    "values": ValuesView,
+    "items": ItemsView,
 }
 
 
@@ -50,6 +66,14 @@ _PLAIN: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda held: Fraction(*(int(part, 16) for part in held)),
     ),
     "decimal": (Decimal, Decimal.__str__, Decimal),
+    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),  # what has a time is one too
+    "time": (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
+    "timedelta": (
+        datetime.timedelta,
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda held: datetime.timedelta(*held),
+    ),
 }
 
 
@@ -76,11 +100,12 @@ class Peer:
     """One end of the line. While it waits for an answer it answers what the other end asks.
 
     attributes: whether the other end may look into what it holds a handle of, or only call it. A suite that hands out a
-    function must not hand out that function's globals.
+    function must not hand out that function's globals. stops: whether a StopIteration of the other end is raised here
+    as one: it ends whatever loop it meets, and with it an assertion such as `all(map(candidate, cases))`.
     """
 
-    def __init__(self, reads: BinaryIO, writes: BinaryIO, attributes: bool) -> None:
-        self._reads, self._writes, self._attributes = reads, writes, attributes
+    def __init__(self, reads: BinaryIO, writes: BinaryIO, attributes: bool, stops: bool) -> None:
+        self._reads, self._writes, self._attributes, self._stops = reads, writes, attributes, stops
         self._kept: list[Any] = []
         self._handles: dict[int, Handle] = {}
         self.ended = False
@@ -91,7 +116,10 @@ class Peer:
         while "do" in (message := self._receive()):
             self._send(self.answer(message))
         if "raised" in message:
-            raise _error(message["raised"], self.decode(message["arguments"]))
+            error = _error(message["raised"], self.decode(message["arguments"]))
+            if isinstance(error, StopIteration) and not self._stops:
+                raise RuntimeError(f"the program raised {type(error).__name__}")  # as where a generator raises one
+            raise error
         if "changed" in message:
             return self.decode(message["value"]), self.decode(message["changed"])
         return self.decode(message["value"])
@@ -100,7 +128,8 @@ class Peer:
         """Call an object of the other end; lists, dicts and sets that it changed in place change here too."""
         request = {"do": "call", "of": number, "arguments": self.encode(arguments), "named": self.encode(dict(named))}
         value, changed = self.ask(request)
-        for mine, theirs in zip(arguments, changed, strict=True):
+        changed_arguments, changed_named = changed
+        for mine, theirs in zip((*arguments, *named.values()), (*changed_arguments, *changed_named), strict=True):
             _take_over(mine, theirs)
         return value
 
@@ -114,8 +143,9 @@ class Peer:
         try:
             if message["do"] == "call":
                 arguments = self.decode(message["arguments"])
-                value = self._kept[message["of"]](*arguments, **self.decode(message["named"]))
-                return {"value": self.encode(value), "changed": self.encode(arguments)}
+                named = self.decode(message["named"])
+                value = self._kept[message["of"]](*arguments, **named)
+                return {"value": self.encode(value), "changed": self.encode((arguments, list(named.values())))}
             if message["do"] == "attribute" and self._attributes:
                 return {"value": self.encode(getattr(self._kept[message["of"]], message["name"]))}
             if message["do"] == "name" and names is not None:
@@ -140,8 +170,8 @@ class Peer:
                 return {name: write(value)}
         if isinstance(value, dict):
             return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
-        for name in ("list", "tuple", "set", "frozenset"):
-            if isinstance(value, getattr(builtins, name)):
+        for name, kind in _LISTED.items():
+            if isinstance(value, kind):
                 return {name: [self.encode(item) for item in value]}
         if isinstance(value, Handle):
             return {"yours": value._number}
@@ -199,6 +229,9 @@ def _take_over(mine: Any, theirs: Any) -> None:
     elif isinstance(mine, (dict, set)):
         mine.clear()
         mine.update(theirs)
+    elif isinstance(mine, deque):
+        mine.clear()
+        mine.extend(theirs)
 
 
 def _error(categories: Sequence[str], arguments: tuple[Any, ...]) -> Exception:
@@ -213,7 +246,7 @@ def _error(categories: Sequence[str], arguments: tuple[Any, ...]) -> Exception:
 
 def serve_program(reads: int, writes: int) -> None:
     """The program's process: its source is the first line, then come calls."""
-    peer = Peer(os.fdopen(reads, "rb"), os.fdopen(writes, "wb"), attributes=True)
+    peer = Peer(os.fdopen(reads, "rb"), os.fdopen(writes, "wb"), attributes=True, stops=True)
     source = peer._receive()["program"]
     random.seed(0)
     space = _module("solution")
@@ -238,7 +271,7 @@ def _run(source: str, name: str, space: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _program(own_source: str, program: str) -> Any:
+def _program(own_source: str, stops: bool) -> Any:
     """A fresh interpreter with the program in it, and the line to it. Nothing of this process is in its memory."""
     import ctypes  # here, for the program's process has no use for it and is to start soon
     import subprocess
@@ -257,7 +290,7 @@ def _program(own_source: str, program: str) -> Any:
     os.close(their_reads)
     os.close(their_writes)
     try:
-        yield Peer(os.fdopen(our_reads, "rb"), os.fdopen(our_writes, "wb"), attributes=False)
+        yield Peer(os.fdopen(our_reads, "rb"), os.fdopen(our_writes, "wb"), attributes=False, stops=stops)
     finally:
         process.kill()
         process.wait()
@@ -287,7 +320,7 @@ def judge(
     def name(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"[:chars]
 
-    with _program(own_source, program) as peer:
+    with _program(own_source, stops="StopIteration" in names) as peer:
         try:
             peer.ask({"program": program})
             candidate = peer.ask({"do": "name", "name": entry_point})

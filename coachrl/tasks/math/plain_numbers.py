@@ -34,7 +34,9 @@ _MULTIPLIERS = {
 } | {"halves": Fraction(1, 2)}
 _MARKED_WORDS = re.compile(r"\\(?:text|mathrm|textbf|textit)\{([^{}]*)\}")
 _NO_UNITS = frozenset({"plus", "minus", "times", "over", "point", "squared", "cubed", "factorial"})
-_LEFT_OPEN = re.compile(r"(?i)\b(?:n?or|not|n?either)\b|\\(?:neq?|not|lor|vee)(?![A-Za-z])|≠|(?<!\\)\$.*(?<!\\)\$")
+_LEFT_OPEN = re.compile(
+    r"(?i)\b(?:n?or|not|n?either)\b|\\(?:neq?|not|lor|vee|leq?|geq?|[lg]t)(?![A-Za-z])|[≠<>≤≥]|(?<=\d)_|(?<!\\)\$.*(?<!\\)\$"
+)
 
 
 def read_number(text: str) -> Fraction | None:
@@ -50,8 +52,9 @@ def read_number(text: str) -> Fraction | None:
 
 
 def is_left_open(answer: str) -> bool:
-    """Whether an answer names several values or says what the value is not, where one number is asked for. math-verify
-    reads past such words, and takes one value of several formulas ("8$, or $7")."""
+    """Whether an answer names several values, a bound or a number of another base, or says what the value is not, where
+    one number is asked for. math-verify reads past such signs, and takes one value of several formulas ("8$, or $7").
+    """
     return _LEFT_OPEN.search(answer.strip("$ ")) is not None
 
 

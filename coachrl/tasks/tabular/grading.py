@@ -197,13 +197,16 @@ def _parse(csv_bytes: bytes, truth: TabularTruth, answer_rows: int) -> pd.DataFr
     limit = _BYTES_BASE + _BYTES_PER_ROW * answer_rows
     if len(csv_bytes) > limit:
         raise _Refused(f"{SUBMISSION} has {len(csv_bytes)} bytes; for {answer_rows} rows at most {limit} are read")
+    if b"\0" in csv_bytes:  # pandas ends a number there, whatever comes after it
+        raise _Refused(f"{SUBMISSION} is not readable as UTF-8 CSV: it holds a NUL")
     try:
         reader = csv.reader(io.StringIO(csv_bytes.decode("utf-8-sig"), newline=""), strict=True)
-        header = [name.strip() for name in next(reader, [])]
+        lines = (row for row in reader if row)
+        header = [name.strip() for name in next(lines, [])]
         wanted = [truth.id_column, *truth.target_columns]
         positions = [_position(header, column) for column in wanted]
         rows = []
-        for row in islice((row for row in reader if row), 2 * answer_rows + 1):
+        for row in islice(lines, 2 * answer_rows + 1):
             if len(row) != len(header):
                 raise _Refused(
                     f"{SUBMISSION} line {reader.line_num} has {len(row)} fields; the header has {len(header)}"

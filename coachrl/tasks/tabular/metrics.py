@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from sklearn import metrics as sk
-from sklearn.feature_selection import r_regression
 
 ALIASES = {"auc": "roc_auc", "qwk": "quadratic_weighted_kappa"}
 # Metrics for which a two-class submission may hold scores of the positive class in place of labels.
@@ -97,7 +96,17 @@ def _smape(r: Regressed) -> float:
 
 
 def _pearson(r: Regressed) -> float:
-    return float(r_regression(r.predicted_N[:, None], r.true_N, force_finite=False)[0])
+    return float(np.clip(_standardised(r.true_N) @ _standardised(r.predicted_N), -1, 1))
+
+
+def _standardised(values_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The values around 0 and of length 1; NaN where all are one value. Centred before anything is squared: a spread
+    that is small beside the mean would be lost in the difference of squares, and the correlation could be anything."""
+    if values_N.min() == values_N.max():
+        return np.full_like(values_N, np.nan)
+    scaled_N = values_N / np.abs(values_N).max()
+    centred_N = scaled_N - scaled_N.mean()
+    return np.asarray(centred_N / np.linalg.norm(centred_N))
 
 
 CLASSIFICATION: Mapping[str, Callable[[Classified], float]] = {

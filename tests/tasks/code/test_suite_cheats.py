@@ -148,6 +148,25 @@ async def test_a_program_that_ends_or_attacks_its_tests_passes_none_of_them(code
     assert not result.all_passed and result.passed == (False, False, False)
 
 
+LOOPS = """
+def check(candidate):
+    assert all(map(candidate, [1, 2, 3]))
+    assert not any(map(candidate, [1, 2]))
+    assert sum(filter(candidate, [1, 2])) == 0
+    assert list(map(candidate, [])) == list(map(candidate, [1]))
+    assert all(map(candidate([1]).get, [1, 2]))
+"""
+
+
+@pytest.mark.parametrize("error", ["StopIteration", "type('Stop', (StopIteration,), {})"])
+async def test_a_program_does_not_end_the_loops_of_its_tests(code_workspace, error):
+    program = (
+        f"class S:\n    def get(self, x): raise {error}\ndef f(i):\n    if i == [1]: return S()\n    raise {error}"
+    )
+    result = await run(code_workspace, program, LOOPS)
+    assert result.passed == result.ran == (False,) * 5 and "RuntimeError: the program raised Stop" in result.summary
+
+
 LEAVES_MODULES = r"""
 forged = '''
 import os, sys
@@ -247,6 +266,28 @@ except KeyError as error:
     "changes in place": (
         "def f(xs, seen): xs.sort(); seen.update(xs); return None",
         "xs, seen = [3, 1, 2], {9}\nassert f(xs, seen) is None\nassert xs == [1, 2, 3] and seen == {1, 2, 3, 9}",
+    ),
+    "changes in place of named arguments": (
+        "def f(*, xs): xs.sort()",
+        "xs = [3, 1, 2]\nf(xs=xs)\nassert xs == [1, 2, 3]",
+    ),
+    "views of dicts": (
+        "def f(d, what): return getattr(d, what)()",
+        "d = {'a': 1, 'b': [2]}\nassert list(f(d, 'keys')) == ['a', 'b'] and f(d, 'keys') == {'a', 'b'}\n"
+        "assert len(f(d, 'values')) == 2 and f(d, 'values') != [1, [2]] and sorted(f({1: 3}, 'values')) == [3]\n"
+        "assert list(f(d, 'items')) == [('a', 1), ('b', [2])] and ('a', 1) in f(d, 'items')",
+    ),
+    "queues and times": (
+        "from collections import deque\nfrom datetime import datetime, timedelta\n"
+        "def f(q, day):\n    q.rotate(1)\n"
+        "    return deque(q, 9), day + timedelta(1), datetime.combine(day, datetime.min.time())",
+        "from collections import deque\nfrom datetime import date, datetime\nq = deque([1, 2, 3])\n"
+        "left, day, moment = f(q, date(2024, 2, 28))\nassert left == q == deque([3, 1, 2])\n"
+        "assert day == date(2024, 2, 29) and type(day) is date and moment == datetime(2024, 2, 28)",
+    ),
+    "StopIteration where the tests name it": (
+        "class f:\n    def pull(self): raise StopIteration",
+        "try:\n    f().pull()\n    assert False\nexcept StopIteration:\n    ended = True\nassert ended",
     ),
     "generators": (
         "def f(n):\n    while True:\n        yield n\n        n += 1",

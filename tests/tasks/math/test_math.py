@@ -64,6 +64,8 @@ RIGHT = [
     ("7", r"\boxed{7 miles per hour}"),
     ("7", r"\boxed{x=21/3=7}"),
     ("7", r"\boxed{x=$7$}"),
+    ("7", r"\boxed{x_1 = \left(7\right)}"),
+    ("7", r"\boxed{a_{10}=7}"),
     ("7 or 8", r"\boxed{7 or 8}"),
     (r"\frac{1}{2}", r"\boxed{x=\frac{2}{4}=0.5}"),
     (r"\frac{1}{2}", r"\boxed{f(2)=\frac{1}{2}\text{ cm}}"),
@@ -86,6 +88,7 @@ WRONG = [
         for scale in (r"\text{ million}", " thousands", " Dozen", " thirds", " hundred eggs")
     ),
     *(("7", rf"\boxed{{{said}}}") for said in ("7 not", r"\neq 7", "≠7", "The answer is not 7", "7 or eight")),
+    *(("7", rf"\boxed{{{said}}}") for said in (r"\leq 7", r"\ge7", "≥ 7", "< 7", r"\gt 7", "7_{8}", "7_9")),
     *(("7", rf"\boxed{{{both}}}") for both in ("8 (or 7)", "8$, or $7", r"8 \lor 7", "8=7", "x=8=7", "7 plus one")),
     ("12", r"\boxed{1 2}"),
     ("1000", r"\boxed{1,00,0}"),

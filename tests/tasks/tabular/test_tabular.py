@@ -175,9 +175,10 @@ def test_ids_of_which_one_is_a_word_are_compared_as_they_are_written(tmp_path):
     assert "ids that the test set does not have (first: '07')" in grade_submission(b"id,y\n07,5\na,1\n", truth).reason
 
 
-def test_extra_columns_and_byte_order_mark_do_not_matter(prices):
+def test_extra_columns_blank_lines_and_byte_order_mark_do_not_matter(prices):
     content = "\ufeff,price,note,id\n0,0,=cmd(),7\n1,10,x,3\n\n2,20,,9\n3,30,y,4\n"
     assert grade_submission(content.encode(), prices).metrics["rmse"] == 0
+    assert grade_submission(b"\r\n\n" + csv_of({"id": [7, 3, 9, 4], "price": [0, 10, 20, 30]}), prices).success
 
 
 @pytest.mark.parametrize(
@@ -203,6 +204,7 @@ def test_extra_columns_and_byte_order_mark_do_not_matter(prices):
         (b"id,price\n" + b"7,0\n" * 100, "more than 8 rows; the test set has 4"),
         (b"a," * 5000 + b"id\n", "has 5001 columns; at most 1000 are read"),
         (b"id,price\n7," + b"9" * 200_000 + b"\n", "not readable as UTF-8 CSV"),
+        (b"id,price\n7,0\n3,10\x00 or 11\n9,20\n4,30\n", "not readable as UTF-8 CSV: it holds a NUL"),
         (b"x" * 2_000_000, "has 2000000 bytes; for 4 rows at most 1049600 are read"),
     ],
 )

@@ -71,3 +71,13 @@ def test_regression_on_zeros_negatives_and_no_spread():
     flat = regression_metrics(Regressed(np.array([3.0, 3.0]), np.array([3.0, -1.0])), "rmse")
     assert math.isnan(flat["rmsle"]) and math.isnan(flat["rmse_pct_range"]) and math.isnan(flat["mae_pct_iqr"])
     assert math.isnan(REGRESSION["pearson"](Regressed(np.array([1.0, 2.0]), np.array([5.0, 5.0]))))
+
+
+@pytest.mark.parametrize("scale", [1e-320, 1e-160, 1.0, 1e150, 1e308])
+@pytest.mark.parametrize("offset", [0.0, 1.0, 1e4, 1e7])
+def test_a_correlation_depends_neither_on_the_mean_nor_on_the_scale_of_a_prediction(offset, scale):
+    true_N, moved_N = np.array([1.0, 2.0, 3.0, 4.0]), offset + np.array([0.25, 1.0, 0.0, 0.75])
+    predicted_N = moved_N * (scale / moved_N.max()) if scale != 1e-320 else np.array([1.0, 4.0, 0.0, 3.0]) * scale
+    assert REGRESSION["pearson"](Regressed(true_N, predicted_N)) == pytest.approx(1 / math.sqrt(50), rel=1e-2)
+    assert REGRESSION["pearson"](Regressed(offset + true_N, offset + true_N)) == pytest.approx(1.0, rel=1e-12)
+    assert math.isnan(REGRESSION["pearson"](Regressed(true_N, np.full(4, 0.1 + offset))))
