@@ -143,6 +143,7 @@ async def _train(
                 audit=_audit(config, run, components),
                 executor=components.executor,
             )
+            display.drawn_tokens = trainer.drawn_tokens
             if checkpoint is not None:
                 trainer.resume(checkpoint)
             elif resume:
