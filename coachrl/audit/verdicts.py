@@ -10,7 +10,7 @@ from coachrl.audit.data.imported import is_imported
 from coachrl.audit.findings import CrossRater, Findings, judged
 from coachrl.audit.stats.calibration import Calibration, Prediction
 from coachrl.audit.stats.drift import Drift, ReferenceSetDrift
-from coachrl.audit.topics.effect import FEWEST_TASKS, LEAST, Effect, Grade, TopicFinding
+from coachrl.audit.topics.effect import FEWEST_TASKS, LEAST, Effect, Grade, TopicFinding, alone
 from coachrl.stats import Estimate
 
 LOCALIZED = 0.8  # share of planted faults: an audit is content from here on
@@ -96,7 +96,13 @@ def reference_set_verdict(drifted: ReferenceSetDrift) -> AuditVerdict:
         return say("unknown", text=f"one task is too few to say whether the coach drifts: {shown}")
     if abs(shift.value) >= SMALLEST_GAP and shift.is_off_zero:
         return say("warning", text=f"the coach drifts: {shown}", value=shift.value)
-    return say("ok", text=f"the coach does not drift: {shown}", value=shift.value)
+    is_constant = shift.low is None and abs(shift.value) < SMALLEST_GAP and shift.tasks >= FEWEST_TASKS
+    moved = alone(Effect("", "", shift, fewest=2))
+    if is_constant or moved.rules_out:
+        seen = "" if moved.visible is None else f"; {moved.visible_words}"
+        return say("ok", text=f"the coach does not drift: {shown}{seen}", value=shift.value)
+    text = f"too few tasks to say whether the coach drifts: {shown}; {moved.visible_words}"
+    return say("unknown", text=text, value=shift.value)
 
 
 def grade_of(estimate: Estimate, least: float) -> Grade:

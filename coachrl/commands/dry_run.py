@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +35,9 @@ class DryRun:
     """Ranges are (least, most): an agent may end its part after its first turn or use all of its turns, and a step may
     play further tasks (`algorithm.refill_up_to`). bounded: False where the pipeline does not say how often its roles
     act, so that the most is no bound. coach_use: what its language models read, write and cost, None where there are
-    none. placement: what sits on which GPUs with the backends of engines, and gpu what that takes; empty without.
-    memory_gb is the embedded trainer's. warm_start: as `warm_start_line`; unchecked: as `unchecked_backend`.
+    none; coach_usd_usual: dollars at what steps of an earlier run did cost, None where no run tells. placement: what
+    sits on which GPUs with the backends of engines, and gpu what that takes; empty without. memory_gb is the embedded
+    trainer's. warm_start: as `warm_start_line`; unchecked: as `unchecked_backend`.
     """
 
     pipeline: str
@@ -49,6 +50,7 @@ class DryRun:
     coach: str
     coach_calls: tuple[int, int]
     coach_use: CostEstimate | None
+    coach_usd_usual: float | None
     generated_tokens_most: int
     bounded: bool
     heldout_episodes: int
@@ -72,7 +74,7 @@ class DryRun:
             f"training          {counted(self.steps, 'step')}, {_range(self.episodes, 'episode')}",
             f"held-out          {counted(self.heldout_episodes, 'episode')} in all evaluations",
             f"coach             {self.coach}: {_range(self.coach_calls, 'call')}{or_more}",
-            *([] if self.coach_use is None else _use_lines(self.coach_use)),
+            *([] if self.coach_use is None else _use_lines(self.coach_use, self.coach_usd_usual)),
             *([] if self.bounded else [f"{'':18}{_UNBOUNDED}"]),
             f"generated tokens  {self._bound(rounded(self.generated_tokens_most))}",
             f"time              {self.time()}",
@@ -156,6 +158,7 @@ def make_dry_run(
         coach=config.coach.label if asked else "none (rewards from the outcome or the environment)",
         coach_calls=(calls * episodes[0] * len(scored), calls * episodes[1] * turns) if asked else (0, 0),
         coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and steps else None,
+        coach_usd_usual=_usual_usd(config, steps) if asked and steps else None,
         bounded=pipeline.rounds_are_known,
         generated_tokens_most=(episodes[1] * drawn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
@@ -195,12 +198,15 @@ def _range(least_most: tuple[int, int], what: str) -> str:
     return counted(most, what) if least == most else f"{least:,} to {counted(most, what)}"
 
 
-def _use_lines(use: CostEstimate) -> list[str]:
+def _use_lines(use: CostEstimate, usual_usd: float | None) -> list[str]:
     into, out = (f"{rounded(least)} to {rounded(most)}" for least, most in (use.tokens_in, use.tokens_out))
     spend = "price not known; coach.usd_per_million_tokens=[input, output] states it"
     if use.usd is not None:
         spend = f"${use.usd[0]:,.2f} to ${use.usd[1]:,.2f}, the most if every window and every reply is full"
-    return [f"coach tokens      about {into} in, {out} out", f"coach spend       {spend}"]
+    lines = [f"coach tokens      about {into} in, {out} out", f"coach spend       {spend}"]
+    if usual_usd is not None:
+        lines.append(f"{'':18}about ${usual_usd:,.2f} at what steps of the newest run in the same folder did cost")
+    return lines
 
 
 def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters: dict[str, int | None]) -> float | None:
@@ -249,14 +255,27 @@ def _size(gigabytes: float) -> str:
 
 def _seconds(config: RunConfig, steps: int) -> float | None:
     """How long `steps` take, by those of the newest run in the same folder, where it had this team, model and size."""
+    return _by_last_run(config, steps, "time/step_s", ("model", "pipeline", "policies", "backend"))
+
+
+def _usual_usd(config: RunConfig, steps: int) -> float | None:
+    """Dollars of `steps` of the coach, by those of the newest run in the same folder, where team, tasks, algorithm and
+    coach were these, and the price of every step is known."""
+    alike = ("model", "pipeline", "policies", "backend", "tasks", "coach", "algorithm", "reward", "sampling")
+    return _by_last_run(config, steps, "cost/usd", alike)
+
+
+def _by_last_run(config: RunConfig, steps: int, metric: str, alike: Sequence[str]) -> float | None:
+    """What `steps` add up to by the mean of `metric` over those of the newest run in the same folder, for the episodes
+    that they play; None where that run differs in one of the sections `alike`, or a step of it lacks the figure."""
     try:
         last = Run.open(config.out / "latest")
-        then, took = last.config(), [record["time/step_s"] for record in last.metrics() if "time/step_s" in record]
+        then = last.config()
+        told = [record for record in last.metrics() if "time/step_s" in record]
     except CoachrlError:  # there is none yet, or one that cannot be read
         return None
-    if not took or any(
-        getattr(then, key) != getattr(config, key) for key in ("model", "pipeline", "policies", "backend")
-    ):
+    took = [record[metric] for record in told if metric in record]
+    if not took or len(took) < len(told) or any(getattr(then, key) != getattr(config, key) for key in alike):
         return None
     sizes = [c.train.tasks_per_step * c.train.group_size for c in (config, then)]
     return steps * sum(took) / len(took) * sizes[0] / sizes[1]

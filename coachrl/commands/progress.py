@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -25,6 +25,8 @@ class Display:
         self._steps = steps
         self.coach_queue: Callable[[], int] | None = None
         """How many scores are waited for now; None where there is no coach."""
+        self.drawn_tokens: Callable[[Sequence[Episode]], int] = _all_tokens
+        """How many tokens of episodes were drawn; a run that goes on has some of them from disk."""
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -58,7 +60,7 @@ class Display:
     def on_episode(self, episode: Episode) -> None:
         self._done += 1
         self._succeeded += episode.outcome.success
-        self._tokens += sum(len(action.response_ids) for action in episode.all_actions)
+        self._tokens += self.drawn_tokens([episode])
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
         note = f"success {self._succeeded}/{self._done}  {rate:.0f} tokens/s  {self._spent()}"
         self._bar.update(self._task, advance=1, note=note)
@@ -74,6 +76,10 @@ class Display:
 
     def _spent(self) -> str:
         return "$?" if self._spent_usd is None else f"${self._spent_usd:.2f}"
+
+
+def _all_tokens(episodes: Sequence[Episode]) -> int:
+    return sum(len(action.response_ids) for episode in episodes for action in episode.all_actions)
 
 
 def duration(seconds: float) -> str:
@@ -117,7 +123,9 @@ def step_line(metrics: Mapping[str, Any]) -> str:
     if metrics.get("coach/failed_fraction"):
         parts.append(f"{metrics['coach/failed_fraction']:.0%} of coach calls failed")
     if "time/step_s" in metrics:
-        rate = metrics["tokens/generated"] / max(metrics["time/rollout_s"], 1e-9)
+        rate = metrics.get("time/rollout_tokens_per_s")
+        if rate is None:  # a line of an earlier version
+            rate = metrics["tokens/generated"] / max(metrics["time/rollout_s"], 1e-9)
         parts.append(f"{metrics['time/step_s']:.0f} s ({rate:.0f} tokens/s)")
     if metrics.get("cost/usd"):
         parts.append(f"${metrics['cost/usd']:.3f}")

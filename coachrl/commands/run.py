@@ -27,6 +27,7 @@ from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_line, step_of
 from coachrl.runs.trackers import check_trackers, open_trackers
+from coachrl.trainers.algorithms.trial import try_algorithm
 from coachrl.trainers.callbacks import Callbacks, StepAudit
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.loop import Trainer
@@ -85,6 +86,7 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
     with Display(console, config.train.steps) as display, interrupts_acknowledged(stays):
         display.on_phase("checking tasks, coach and packages", None)
         async with _prepare_training(config, run.ledger) as ready:
+            try_algorithm(config, ready.pipeline.roles, ready.train_tasks)
             tasks = (ready.train_tasks, ready.heldout_tasks)
             plan = make_dry_run(config, max(0, first_step - 1), tasks, run.folder)
             check_disk(plan)
@@ -100,6 +102,7 @@ async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> D
         asks_models = ready.coach is not None and any(is_language_model(each.name) for each in config.coach.members)
         if asks_models and isinstance(config.coach.cache, Path):
             check_cache(config.coach.cache)
+        try_algorithm(config, ready.pipeline.roles, ready.train_tasks)
         plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks), folder, ready.unchecked)
         if not plan.unchecked:  # else it is made for another machine
             check_disk(plan)
@@ -143,6 +146,7 @@ async def _train(
                 audit=_audit(config, run, components),
                 executor=components.executor,
             )
+            display.drawn_tokens = trainer.drawn_tokens
             if checkpoint is not None:
                 trainer.resume(checkpoint)
             elif resume:

@@ -28,11 +28,11 @@ def judgements(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterato
     ledger = run.ledger if which.rescore is None else find_rescore(run.folder, which.rescore).folder / "ledger.jsonl"
     if not ledger.is_file():
         raise ConfigError(f"{ledger} is missing: a reward model learns from what the coach was asked and answered")
-    if next(_replies(ledger), None) is None:
+    replies, criteria = _replies_and_criteria(ledger)
+    if not replies:
         yield from _rendered(run, which, left_out)
-    criteria = _criteria_by_action(ledger)
     seen = set()
-    for line in _replies(ledger):
+    for line in replies:
         action_id, reply = line["action_id"], line["reply"]
         if action_id not in roles or (action_id, reply) in seen:  # a resumed run notes again what it finds in its cache
             continue
@@ -56,21 +56,18 @@ def judgements(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterato
             yield "judgement", record
 
 
-def _criteria_by_action(ledger: Path) -> dict[str, tuple[Criterion, ...]]:
-    """What each action was judged by, where its score says so."""
-    return {
-        line["action_id"]: tuple(Criterion(one["name"], one["weight"], "") for one in line["criteria"])
-        for line in read_ledger(ledger)
-        if line["kind"] == "score" and line.get("criteria")
-    }
-
-
-def _replies(ledger: Path) -> Iterator[dict[str, Any]]:
-    return (
-        line
-        for line in read_ledger(ledger)
-        if line["kind"] == "call" and line["reply"] and line["action_id"] and line.get("finish_reason") != "length"
-    )
+def _replies_and_criteria(ledger: Path) -> tuple[list[dict[str, Any]], dict[str, tuple[Criterion, ...]]]:
+    """The calls that gave whole replies, and what each action was judged by, where its score says so: scores stand
+    behind their calls. Read once, so that a torn line is warned of once."""
+    replies: list[dict[str, Any]] = []
+    criteria: dict[str, tuple[Criterion, ...]] = {}
+    for line in read_ledger(ledger):
+        if line["kind"] == "score" and line.get("criteria"):
+            asked = (Criterion(one["name"], one["weight"], "") for one in line["criteria"])
+            criteria[line["action_id"]] = tuple(asked)
+        elif line["kind"] == "call" and line["reply"] and line["action_id"] and line.get("finish_reason") != "length":
+            replies.append({**line, "messages": line["messages"][:1]})  # of a repaired conversation the rest is long
+    return replies, criteria
 
 
 def _rendered(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterator[Line]:

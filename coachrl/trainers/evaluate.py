@@ -30,9 +30,11 @@ async def evaluate(
     return await rollout(specs, context)
 
 
-def speed_metrics(episodes: Sequence[Episode], wall_s: float) -> dict[str, float]:
-    """`time/…` of an evaluation that took `wall_s`: seconds, and generated tokens a second, programs' time included."""
+def speed_metrics(episodes: Sequence[Episode], wall_s: float, drawn: int | None = None) -> dict[str, float]:
+    """`time/…` of an evaluation that took `wall_s`: seconds, and generated tokens a second, programs' time included.
+    drawn: how many of the tokens were, where some were on disk."""
     tokens = sum(len(action.response_ids) for episode in episodes for action in episode.actions)
+    tokens = tokens if drawn is None else drawn
     return {"time/eval_s": wall_s, "time/eval_tokens_per_s": tokens / wall_s}
 
 

@@ -119,6 +119,10 @@ class Trainer:
         if self._abortable is not None:
             self._abortable.cancel()
 
+    def drawn_tokens(self, episodes: Sequence[Episode]) -> int:
+        """How many tokens of the episodes were drawn, and not taken up from disk by a run that goes on."""
+        return self._replies.drawn_tokens(action for episode in episodes for action in episode.all_actions)
+
     async def _unless_ending(self, work: Awaitable[T]) -> T:
         """What changes no weights, so that it may be given up. Raises Preempted where it is."""
         self._abortable = asyncio.ensure_future(work)
@@ -198,6 +202,7 @@ class Trainer:
             **explored.metrics,
             **self._refill_metrics(episodes, rewards, samples),
             **clock.metrics(),
+            **clock.rate("rollout", self.drawn_tokens(episodes)),
         }
 
     async def _play(self, step: int) -> list[Episode]:
@@ -265,7 +270,8 @@ class Trainer:
         label = f"eval-{self.step:06d}"
         episodes = await evaluate(self.heldout_tasks, context, settings.samples_per_task, self.config.seed, label)
         self.run.write_episodes(label, episodes, {})
-        return {**evaluation_metrics(self.heldout_tasks, episodes), **speed_metrics(episodes, time.monotonic() - began)}
+        speed = speed_metrics(episodes, time.monotonic() - began, self.drawn_tokens(episodes))
+        return {**evaluation_metrics(self.heldout_tasks, episodes), **speed}
 
     async def _evaluate_unless_ending(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """The evaluation after a step; where the process must end it is given up, and not the step. metrics: of it."""

@@ -138,5 +138,9 @@ class Clock:
         self._laps[f"time/{name}_s"] = now - self._last
         self._last = now
 
+    def rate(self, name: str, tokens: int) -> dict[str, float]:
+        """`time/<lap>_tokens_per_s` of a lap in which so many were drawn."""
+        return {f"time/{name}_tokens_per_s": tokens / max(self._laps[f"time/{name}_s"], 1e-9)}
+
     def metrics(self) -> dict[str, float]:
         return {**self._laps, "time/step_s": sum(self._laps.values())}

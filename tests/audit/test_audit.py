@@ -78,6 +78,13 @@ def test_a_fair_coach_is_not_accused_and_a_biased_one_is_named(tmp_path):
     assert verdict(audit, "auc").grade == "ok"
 
 
+def test_the_first_rater_of_every_pipeline_is_open(tmp_path):
+    runs = [write_run(tmp_path, name=name, pipeline=name) for name in ("mathchat", "debate")]
+    write_rescore(runs[0], "again", fair)
+    page = as_html(audited(*runs))
+    assert page.count('<details class="rater">') == 1 and page.count('<section aria-labelledby="f') == 3
+
+
 def test_a_judge_that_draws_lots_is_called_uninformative(tmp_path):
     run = write_run(tmp_path, fair, tasks=64, draws=4)
     write_rescore(run, "lots", lambda episode, action, rng: float(rng.integers(0, 11)))
@@ -89,6 +96,9 @@ def test_rescores_of_one_coach_are_compared_with_themselves(tmp_path):
     write_rescore(run, "first", fair, coach="m", repeat=0, seed=1)
     write_rescore(run, "second", fair, coach="m", repeat=1, seed=2)
     audit = audited(run)
+    page = as_html(audit)
+    assert page.count('<details class="rater"><summary><h2 id="f') == 2, "raters beyond the first are folded"
+    assert page.index("made-up</h2>") < page.index('<details class="rater">') and "<script" not in page
     (between,) = audit.between
     pairs = {(pair.first, pair.second): pair for pair in between.agreement.pairs}
     assert pairs["first", "second"].retest and not pairs["made-up", "first"].retest

@@ -500,6 +500,9 @@ def test_what_is_said_of_an_effect_is_no_more_than_the_run_would_have_shown():
         (0.25, -0.1, 0.6, 3, "ok"),
         (-0.5, -0.9, -0.1, 3, "warning"),
         (-0.5, -0.9, 0.0, 3, "ok"),
+        (0.1, -2.9, 3.1, 3, "unknown"),
+        (0.0, None, None, 16, "ok"),
+        (0.0, None, None, 3, "unknown"),
         (0.5, None, None, 3, "warning"),
         (0.5, None, None, 1, "unknown"),
     ],
@@ -510,3 +513,5 @@ def test_a_frozen_set_drifts_where_its_last_scores_are_surely_and_far_enough_fro
     points = [(1, Estimate(0.0, None, None, 9, tasks)), (4, Estimate(value, low, high, 9, tasks))]
     found = reference_set_verdict(ReferenceSetDrift("run", Curve("run", points), []))
     assert found.grade == grade and "at step 4 against step 1" in found.text
+    if grade == "unknown" and low is not None:
+        assert found.text.endswith("; from 5 points on it would have been seen")

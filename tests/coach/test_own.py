@@ -18,6 +18,7 @@ from coachrl.coach.kinds.own import OwnCoach, code_of
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig
 from coachrl.errors import CoachError, CoachUnavailable, ConfigError
+from coachrl.trainers.metrics import cost_metrics
 from coachrl.types import CoachScore
 
 REQUEST = request_for(make_action("solver", "3 * 4"))
@@ -25,7 +26,7 @@ ID = REQUEST.action.id
 NUMBERS = itertools.count()
 MODULE = """
 import numpy
-from coachrl.types import CoachScore
+from coachrl.types import CoachScore, Usage
 from coachrl.errors import CoachUnavailable
 
 CLOSED = []
@@ -188,6 +189,14 @@ async def cancelled(request):
     task = asyncio.ensure_future(asyncio.sleep(60))
     task.cancel()
     await task
+
+class Priced:
+    usd = 0.25
+    def score(self, request):
+        return CoachScore(request.action.id, "scored", 5.0, usage=Usage(attempts=1, cost_usd=self.usd))
+
+class Free(Priced):
+    usd = 0.0
 """
 
 
@@ -209,7 +218,17 @@ async def score_of(path: str) -> CoachScore:
 async def test_functions_and_classes_score(module: str, name: str, expected: float) -> None:
     score = await score_of(f"{module}:{name}")
     assert (score.status, score.process_0_10, score.model) == ("scored", expected, f"{module}:{name}")
-    assert score.usage.attempts == 1 and score.usage.cost_usd == 0.0
+    assert score.usage.attempts == 1
+
+
+@pytest.mark.parametrize(("name", "usd"), [("length", None), ("Mine", None), ("Priced", 0.25), ("Free", 0.0)])
+async def test_what_a_score_cost_is_what_the_coach_says_and_else_not_known(
+    module: str, name: str, usd: float | None
+) -> None:
+    score = await score_of(f"{module}:{name}")
+    assert score.usage.attempts == 1 and score.usage.cost_usd == usd
+    shown = cost_metrics([], {score.action_id: score})
+    assert shown.get("cost/usd") == usd, "a sum of what is not known is left out"
 
 
 async def test_a_score_keeps_what_it_says_beside_the_number(module: str) -> None:

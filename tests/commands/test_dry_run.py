@@ -139,6 +139,23 @@ def test_checkpoints_that_do_not_fit_are_refused_and_an_unknown_size_is_not(tmp_
     check_disk(replace(plan, disk_gb=0.0))
 
 
+def test_the_usual_spend_is_what_steps_of_the_last_run_did_cost(tmp_path):
+    coach = ("coach.name=hosted_vllm/mine", "coach.usd_per_million_tokens=[1, 1]")
+    sizes = ("train.tasks_per_step=4", "train.group_size=1")
+    assert plan_of(tmp_path, *coach, *sizes).coach_usd_usual is None
+    run = Run.create(load_config(None, ["name=before", "train.steps=2", *coach, *sizes], {"out": str(tmp_path)}))
+    run.append_metrics({"step": 1, "time/step_s": 10.0, "cost/usd": 0.25})
+    run.append_metrics({"step": 2, "time/step_s": 10.0, "cost/usd": 0.75})
+    plan = plan_of(tmp_path, "train.steps=6", *coach, *sizes)
+    assert plan.coach_usd_usual == 6 * 0.5
+    assert "about $3.00 at what steps of the newest run in the same folder did cost" in "\n".join(plan.lines())
+    assert plan_of(tmp_path, "train.steps=6", *coach, sizes[0], "train.group_size=2").coach_usd_usual == 6.0
+    for other in ("coach.max_tokens=500", "tasks.train_count=7", "pipeline.max_new_tokens=5"):
+        assert plan_of(tmp_path, *coach, *sizes, other).coach_usd_usual is None
+    run.append_metrics({"step": 3, "time/step_s": 10.0})
+    assert plan_of(tmp_path, *coach, *sizes).coach_usd_usual is None, "one price is not known"
+
+
 def test_the_time_is_foretold_by_the_last_run_of_the_same_team_and_size(tmp_path):
     sizes = ("train.tasks_per_step=4", "train.group_size=1")
     run = Run.create(load_config(None, ["name=before", "train.steps=2", *sizes], {"out": str(tmp_path)}))

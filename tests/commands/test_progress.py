@@ -57,6 +57,19 @@ def test_a_terminal_shows_a_phase_and_a_clock_before_any_episode() -> None:
     assert not display._bar.live.is_started
 
 
+def test_the_speed_of_a_step_is_of_what_was_drawn() -> None:
+    step = {"step": 1, "time/step_s": 20.0, "time/rollout_s": 4.0, "tokens/generated": 600.0}
+    assert step_line(step).endswith("20 s (150 tokens/s)")
+    assert step_line({**step, "time/rollout_tokens_per_s": 0.0}).endswith("20 s (0 tokens/s)")
+    drawn = io.StringIO()
+    with Display(Console(file=drawn, force_terminal=True, width=140)) as display:
+        display.drawn_tokens = lambda episodes: 0
+        display.on_phase("step 1/2", 1)
+        display.on_episode(Episode("e", "t", "", "ask", (make_action(response_ids=(2,) * 9),), Outcome(True)))
+        display._bar.refresh()
+        assert " 0 tokens/s" in drawn.getvalue()
+
+
 def test_a_step_says_how_long_the_others_will_take() -> None:
     drawn = io.StringIO()
     with Display(Console(file=drawn, width=20), steps=5) as display:

@@ -119,6 +119,11 @@ async def test_an_engine_is_asked_for_the_last_state_of_a_reply_and_flat_log_pro
     assert (given.max_tokens, given.temperature, given.seed, given.stop_token_ids) == (8, 0.7, 3, [2])
 
 
+async def test_the_most_likely_tokens_are_certain_as_in_the_other_backends():
+    reply = await sampler_over([Engine()]).generate("team", [5, 2], SamplingParams(8, temperature=0.0))
+    assert (reply.token_ids, reply.logprobs) == ((5,), (0.0,))
+
+
 async def test_all_requests_go_over_one_connection_and_each_gets_its_own_reply():
     engine = Engine()
     sampler = sampler_over([engine])

@@ -108,6 +108,16 @@ async def test_judgements_are_what_the_judge_was_asked_and_said(tmp_path):
         assert record["completion"] == [{"role": "assistant", "content": MENDED}] and record["score"] == 4
 
 
+async def test_a_torn_line_of_the_ledger_is_told_once(tmp_path, caplog):
+    run = await save_run(tmp_path, samples_per_task=1)
+    rescore = await rescore_with_suggestions(run)
+    with (rescore.folder / "ledger.jsonl").open("a") as file:
+        file.write('{"kind": "call", "act')
+    done, _ = export(run, "reward-model", tmp_path / "rm.jsonl", rescore=rescore.label)
+    assert done.lines == {"judgement": len(actions_of(run))}
+    assert len([record for record in caplog.records if "is cut short or foreign" in record.message]) == 1
+
+
 def test_rules_give_judgements_that_a_model_could_learn_to_give(saved, tmp_path):
     _, records = export(saved, "reward-model", tmp_path / "rm.jsonl", roles=("verifier",))
     scores = {key: score for scored in training_episodes(saved) for key, score in scored.scores.items()}

@@ -141,6 +141,11 @@ def adjusted(families: Sequence[Sequence[TopicFinding]]) -> list[list[TopicFindi
     ]
 
 
+def alone(effect: Effect) -> Effect:
+    """The effect as the only test of its family."""
+    return replace(effect, p=effect.estimate.p, visible=_visible(effect, ALPHA))
+
+
 def _visible(effect: Effect, alpha: float) -> float | None:
     """The effect whose estimate would pass its test at `alpha` with probability `POWER`: (t of alpha + t of the power)
     standard errors, and at least so much that it is larger than what is never named."""

@@ -21,7 +21,7 @@ from coachrl.config.choices import check_no_generator, check_takes, import_by_pa
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
 from coachrl.jsonl import json_line
 from coachrl.runs.records import score_from_record
-from coachrl.types import CoachScore
+from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +129,8 @@ class OwnCoach:
             raise CoachError(f"coach {self.name} scored action '{score.action_id}', and was asked about '{action_id}'")
         if isinstance(value := score.process_0_10, Real) and not 0 <= value <= 10:  # NaN fails this too
             raise CoachError(f"coach {self.name} gave {float(value):g}, which is outside 0 to 10")
+        if score.usage is ONE_ATTEMPT:  # it gives none, and whom it asks nobody sees
+            score = replace(score, usage=Usage(attempts=1, cost_usd=None))
         try:  # as it is written down and read again: what cannot be would end the run, or be missing in its files
             score = score_from_record(json.loads(json_line(asdict(score))))
         except (TypeError, ValueError, RecursionError) as error:

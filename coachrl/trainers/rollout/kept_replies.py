@@ -17,7 +17,7 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -29,7 +29,7 @@ from pydantic import TypeAdapter
 from coachrl.jsonl import drop_torn_line, json_line, readable_jsonl, writable_file, write_aside
 from coachrl.pipelines.generation import PolicyTokenizer
 from coachrl.trainers.backends.base import EpisodeGenerator
-from coachrl.types import Generation, SamplingParams
+from coachrl.types import Action, Generation, SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class KeptReplies:
     def __init__(self, generator: EpisodeGenerator, path: Path | None, settings: str) -> None:
         self._generator, self._settings = generator, settings
         self._file = _ReplyFile(path) if path is not None else None
+        self._from_disk: set[int] = set()  # hashes: what was asked and answered lies elsewhere
         self.weights = ""
         """What the present weights have come of: a digest of the figures of every update, which come out the same to
         the last bit where the weights do."""
@@ -66,10 +67,19 @@ class KeptReplies:
         key = _digest(json.dumps(asked))
         kept = self._file.replies.pop(key, None)
         if kept is not None:
+            self._from_disk.add(hash((policy, tuple(prompt_ids), kept.token_ids)))
             return kept
         reply = await self._generator.generate(policy, prompt_ids, sampling)
         self._file.append(key, reply)
         return reply
+
+    def drawn_tokens(self, actions: Iterable[Action]) -> int:
+        """How many tokens of their replies this process drew, for figures of speed: those from disk took no time."""
+        return sum(
+            len(action.response_ids)
+            for action in actions
+            if hash((action.policy, action.prompt_ids, action.response_ids)) not in self._from_disk
+        )
 
     def note_update(self, statistics: Mapping[str, float]) -> None:
         """The weights are others from now on."""

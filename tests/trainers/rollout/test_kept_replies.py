@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coachrl.seeding import generator
+from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.backends.torch.engine.batcher import LockstepBatcher
 from coachrl.trainers.backends.torch.engine.decode import Request
@@ -44,6 +45,22 @@ async def test_what_is_on_disk_is_not_drawn_again_and_equal_to_the_last_bit(tmp_
     assert await ask(replies) == before and not model.calls
     replies, model = kept(tmp_path / "replies.jsonl")
     assert await ask(replies) == before and not model.calls, "what was answered from disk stays there for a second kill"
+
+
+async def test_figures_of_speed_count_only_what_was_drawn(tmp_path):
+    before, _ = kept(tmp_path / "replies.jsonl")
+    replies = await ask(before)
+    actions = [
+        make_action(policy="a", prompt_ids=prompt, response_ids=reply.token_ids)
+        for prompt, reply in zip(PROMPTS, replies, strict=True)
+    ]
+    tokens = sum(len(reply.token_ids) for reply in replies)
+    assert before.drawn_tokens(actions) == tokens
+    after, _ = kept(tmp_path / "replies.jsonl")
+    await after.generate("a", PROMPTS[0], SAMPLING)
+    assert after.drawn_tokens(actions) == tokens - len(replies[0].token_ids)
+    after.put_aside()
+    assert after.drawn_tokens(actions[:1]) == 0, "a step that is played ahead is counted after the checkpoint"
 
 
 async def test_a_reply_for_which_there_was_no_room_costs_itself_alone(tmp_path):

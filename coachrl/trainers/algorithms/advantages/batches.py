@@ -22,6 +22,10 @@ from coachrl.trainers.samples import all_samples, changed
 from coachrl.types import Action, ActionCredit, Episode, TrainSample
 
 
+class NotFinite(ConfigError):
+    """An advantage is no finite number, as some rewards may make it of others."""
+
+
 @dataclass(frozen=True)
 class AdvantageBatch:
     """Samples with their advantages, and how many actions were left out for which reason.
@@ -121,7 +125,7 @@ def _at_tokens(
             values_T = tokens.join([_of_action(sample, value, size) for sample, value, size in named])
     if not np.isfinite(values_T).all():
         at = int(np.searchsorted(np.cumsum(sizes), np.flatnonzero(~np.isfinite(values_T))[0], side="right"))
-        raise ConfigError(f"the advantage of action {samples[at].action_id} is no finite number")
+        raise NotFinite(f"the advantage of action {samples[at].action_id} is no finite number")
     return values_T
 
 

@@ -18,7 +18,7 @@ from coachrl.trainers.backends.base import check_room
 from coachrl.trainers.backends.torch.backend import PolicyTrainer, token_teller
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model
 from coachrl.trainers.backends.vllm.engine import Engine
-from coachrl.trainers.backends.vllm.replies import new_ones
+from coachrl.trainers.backends.vllm.replies import generation, new_ones
 from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.backends.vllm.turns import Request, Turns, Weights
 from coachrl.types import Generation, SamplingParams
@@ -64,9 +64,7 @@ class VllmBackend(PolicyTrainer):
         told = None if tell is None else new_ones(tell)
         request = Request(self._weights[policy], policy, tuple(prompt_ids), sampling, stop_ids, told)
         reply = await self._turns.ask(request)
-        certain = sampling.temperature == 0  # the most likely token, whatever its probability was
-        logprobs = (0.0,) * len(reply.token_ids) if certain else reply.logprobs
-        return Generation(reply.token_ids, logprobs, reply.finish_reason, version)
+        return generation(reply, sampling, version)
 
     def close(self) -> None:
         self._turns.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coachrl.errors import BackendError
-from coachrl.types import FinishReason, SamplingParams
+from coachrl.types import FinishReason, Generation, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,13 @@ def read_reply(output: Any) -> Reply:
     if tuple(flat.token_ids) != ids:
         raise BackendError("vLLM gave log-probabilities of other tokens than those that it drew")
     return Reply(ids, tuple(flat.logprobs), completion.finish_reason)
+
+
+def generation(reply: Reply, sampling: SamplingParams, weights_version: int) -> Generation:
+    """The reply as a backend returns it. At temperature 0 each token was certain, whatever vLLM says of it: the most
+    likely one is taken, as the embedded engine takes it, with log-probability 0."""
+    logprobs = (0.0,) * len(reply.token_ids) if sampling.temperature == 0 else reply.logprobs
+    return Generation(reply.token_ids, logprobs, reply.finish_reason, weights_version)
 
 
 def new_ones(tell: Callable[[int], None]) -> Callable[[tuple[int, ...]], None]:

@@ -10,8 +10,9 @@ pytest.importorskip("transformers")
 from tiny_models import write_tiny_model
 
 from coachrl.errors import BackendError, ConfigError, PolicyError
-from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, new_ones, read_reply
+from coachrl.trainers.backends.vllm.replies import Growing, Reply, generation, growing, new_ones, read_reply
 from coachrl.trainers.backends.vllm.shapes import check_shapes
+from coachrl.types import SamplingParams
 
 
 def output(ids, reason, logprobs=(-0.5, -0.25), told=None):
@@ -24,6 +25,12 @@ def output(ids, reason, logprobs=(-0.5, -0.25), told=None):
 def test_a_reply_is_its_tokens_with_their_log_probabilities_and_why_it_ended(reason):
     assert read_reply(output([3, 4], reason)) == Reply((3, 4), (-0.5, -0.25), reason)
     assert growing(output([3], None)) == Growing((3,))
+
+
+@pytest.mark.parametrize(("temperature", "logprobs"), [(0.0, (0.0, 0.0)), (0.5, (-0.5, -0.25))])
+def test_a_token_that_is_not_drawn_but_taken_is_certain_as_the_embedded_engine_says(temperature, logprobs):
+    drawn = generation(Reply((3, 4), (-0.5, -0.25), "stop"), SamplingParams(temperature=temperature), 7)
+    assert (drawn.token_ids, drawn.logprobs, drawn.weights_version) == ((3, 4), logprobs, 7)
 
 
 @pytest.mark.parametrize("reason", ["abort", "error", None])

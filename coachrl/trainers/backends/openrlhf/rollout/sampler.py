@@ -18,7 +18,7 @@ from coachrl.trainers.backends.openrlhf.cluster import DEATHS
 from coachrl.trainers.backends.openrlhf.rollout.balance import EngineChoice
 from coachrl.trainers.backends.openrlhf.rollout.connection import Engine, EngineDead
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
-from coachrl.trainers.backends.vllm.replies import Reply
+from coachrl.trainers.backends.vllm.replies import Reply, generation
 from coachrl.types import Generation, SamplingParams
 
 _DEAD = (*DEATHS, EngineDead)  # Ray's process died, or the one that vLLM started in it
@@ -93,7 +93,7 @@ class Sampler:
         except _DEAD as error:
             await self._replace(policy, line, str(error))
             reply = await self._ask_again(policy, prompt_ids, sampling)
-        return Generation(reply.token_ids, reply.logprobs, reply.finish_reason, version)
+        return generation(reply, sampling, version)
 
     async def _replace(self, policy: str, line: _Line, why: str) -> None:
         if self._lines[policy] is not line:  # another request saw to it
