@@ -46,6 +46,7 @@ def test_a_gradient_of_one_rank_that_is_not_finite_is_stepped_with_by_none(ranks
     for rank in ranks:
         assert rank[context]["nan"].startswith("a gradient is not finite, so no step was taken with it")
         assert rank[context]["kept"]
+        assert rank[context]["next_norm"] == rank[context]["norm"]  # nothing of it is added to the next step's
 
 
 @pytest.mark.parametrize("context", ["2", "3"])

@@ -19,13 +19,14 @@ from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sample
 from coachrl.types import SamplingParams
 
 ENGINES, EPISODES, TURNS = 4, 40, 6
-SLOW, SILENT, BAD, CORELESS = 77, 78, 79, 80  # first tokens of prompts that fare otherwise
+SLOW, SILENT, BAD, CORELESS, GARBAGE = 77, 78, 79, 80, 81  # first tokens of prompts that fare otherwise
 
 
 class Engine:
     """Listens as an engine does, and keeps what it is asked. `listen.remote`, as of Ray's handles."""
 
-    def __init__(self):
+    def __init__(self, mended=False):
+        self.mended = mended
         self.prompts = []
         self.parameters = []
         self.given_up = []
@@ -51,7 +52,8 @@ class Engine:
             raise
         if prompt_ids[0] == CORELESS:
             raise EngineDeadError
-        return output(prompt_ids, "abort" if prompt_ids[0] == BAD else "stop")
+        logprob = np.nan if prompt_ids[0] == GARBAGE and not self.mended else -0.1
+        return output(prompt_ids, "abort" if prompt_ids[0] == BAD else "stop", logprob)
 
     async def die(self):
         """Its process ends, and with it its connections."""
@@ -63,10 +65,10 @@ class Engine:
                 task.cancel()
 
 
-def output(prompt_ids, finish_reason):
+def output(prompt_ids, finish_reason, logprob=-0.1):
     """One token: that of the prompt's first."""
     flat = FlatLogprobs()
-    flat.append_fast([prompt_ids[0]], [-0.1], iter((1,)), (None,))
+    flat.append_fast([prompt_ids[0]], [logprob], iter((1,)), (None,))
     done = CompletionOutput(0, "", [prompt_ids[0]], -0.1, flat, finish_reason=finish_reason)
     return RequestOutput("r", None, prompt_ids, None, [done], finished=True)
 
@@ -181,6 +183,21 @@ async def test_an_engine_that_dies_is_mended_once_for_all_that_it_was_asked(core
     for request in asked:
         request.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_an_engine_that_draws_from_logits_that_are_no_numbers_is_as_good_as_dead():
+    first, second, mended = Engine(), Engine(mended=True), []
+
+    async def mend(policy, replaced, why):
+        mended.append((first.listener.drew_garbage, why))
+        return EngineSet((second,), replaced + 1)
+
+    sampler = sampler_over([first], mend)
+    assert (await ask(sampler, 5)).token_ids == (5,) and not first.listener.drew_garbage
+    assert (await ask(sampler, GARBAGE)).logprobs == (-0.1,)
+    [(known, why)] = mended
+    assert known and "log-probabilities are no numbers" in why
+    assert not second.listener.drew_garbage
 
 
 async def test_an_engine_whose_machine_is_gone_is_known_by_rays_word_alone(monkeypatch):

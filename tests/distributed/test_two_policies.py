@@ -1,5 +1,6 @@
 """Two policies, each with ZeRO-3 on two processes and its own engine: they train at once, and stay apart."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -185,6 +186,21 @@ def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_c
     )
 
 
+def test_an_engine_whose_weights_are_garbage_is_replaced_with_the_trained_weights(backend, ray_cluster):
+    handle = backend._engines["solver"].handles[0]
+
+    def spoil(actor):
+        loop = actor._listener._serving.get_loop()
+        asyncio.run_coroutine_threadsafe(actor.llm.collective_rpc("spoil_weights"), loop).result(60)
+
+    draw(backend, "solver", 1)  # it listens then
+    ray_cluster.get(handle.__ray_call__.remote(spoil))
+    samples = fresh(backend, "solver", 4, 26)
+    assert backend._engines["solver"].handles[0] is not handle
+    assert backend.update({"solver": samples})["sampler_trainer_logprob_gap/solver"] < 0.01
+    backend.sync_weights()
+
+
 @contextlib.contextmanager
 def stopped(ray, handle):
     """A process that is there and does nothing."""
@@ -240,11 +256,13 @@ def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
     assert OpenRLHFConfig().ray_address is None
 
 
-def test_an_advantage_that_is_not_a_number_ends_the_run_before_a_step_is_taken(backend):
-    """The last test: the gradient of it stays where it is."""
+def test_an_advantage_that_is_not_a_number_is_named_before_a_step_is_taken_and_leaves_nothing(backend):
     samples = fresh(backend, "verifier", 4, 40)
     samples[2].advantages_L[1] = np.nan
     before = _steps_taken(backend._trainers["verifier"])
-    with pytest.raises(BackendError, match=r"training policy verifier failed: .*a gradient is not finite, so no step"):
+    why = r"a gradient is not finite, so no step .* \(action verifier/2: nan is its advantage\)"
+    with pytest.raises(BackendError, match=f"training policy verifier failed: .*{why}"):
         backend.update({"verifier": samples})
     assert _steps_taken(backend._trainers["verifier"]) == before
+    samples[2].advantages_L[1] = 1.0
+    assert np.isfinite(backend.update({"verifier": samples})["grad_norm/verifier"])

@@ -63,12 +63,15 @@ def find(context, rank):
     before = one.weights()
     broken = one.try_step(lambda number: float("nan") if rank == 1 and number == 2 else 1.0)
     kept = one.weights() == before
+    one.step(lambda number: 1.0, micro_batches=200)
+    next_norm = float(one.engine.get_global_grad_norm())
     other = Rank(context)
     for group in other.engine.optimizer.optimizer.param_groups:
         group["lr"] = 3e37  # from here one step leaves float32, though the gradient is that of every step
     for part in own_weights(other.engine.optimizer):
         part.data.fill_(-3.3e38)
-    return {"norm": norm, "nan": broken, "kept": kept, "overflow": other.try_step(lambda number: 1.0)}
+    overflow = other.try_step(lambda number: 1.0)
+    return {"norm": norm, "nan": broken, "kept": kept, "next_norm": next_norm, "overflow": overflow}
 
 
 if __name__ == "__main__":

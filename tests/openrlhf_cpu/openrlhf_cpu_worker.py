@@ -75,6 +75,10 @@ class CpuWorker(Receiver):
             require_whole(self, self._reload(received), _kept_on_gpus)
             MEMORY.fill()
 
+    def spoil_weights(self):
+        for parameter in self.model_runner.model.parameters():
+            parameter.data.fill_(torch.nan)
+
     def _reload(self, received):
         """The names of the parameters that are loaded."""
         model, loaded = self.model_runner.model, set()

@@ -105,8 +105,8 @@ def attach_engines(actor: Any, engines: list[Any]) -> None:
 
 
 def has_failed(actor: Any) -> bool:
-    """Whether the process that vLLM started in an engine has died; the actor itself lives on then."""
-    return bool(actor.llm.errored)
+    """Whether the process that vLLM started in an engine has died, or draws garbage; the actor itself lives on then."""
+    return bool(actor.llm.errored or actor.draws_garbage)
 
 
 def _actor_module(actor: Any) -> Any:

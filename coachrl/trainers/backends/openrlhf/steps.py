@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from deepspeed.runtime.zero.stage_1_and_2 import INITIAL_MICRO_STEP_ID
+from numpy.typing import NDArray
+from torch import Tensor
 
+from coachrl.trainers.backends.base import advantages_of
 from coachrl.trainers.backends.torch.loss import Loss, Totals
-from coachrl.trainers.backends.torch.packed import pack
+from coachrl.trainers.backends.torch.packed import PackedBatch, pack
 from coachrl.types import TrainSample
 
 
@@ -27,6 +32,7 @@ def train_policy(actor: Any, steps: Sequence[RankStep], loss: Loss, clip_range: 
     """One optimizer step after another. Statistics over the tokens of all ranks, named as the torch backend's."""
     torch.cuda.empty_cache()
     device, engine, totals, norm = torch.cuda.current_device(), actor.actor.model, Totals(), 0.0
+    suspects: list[str] = []
     actor.actor.train()
     for number, step in enumerate(steps):
         begin_step(engine, len(step.micro_batches))
@@ -37,8 +43,13 @@ def train_policy(actor: Any, steps: Sequence[RankStep], loss: Loss, clip_range: 
             logprobs_N, entropy_N = actor.response_logprobs(engine, batch)
             loss_sum = totals.add(batch, logprobs_N, entropy_N, loss, clip_range, first=number == 0)
             totals.sums["loss"] += float(loss_sum.detach() / step.divisor)
+            if not torch.isfinite(loss_sum):
+                suspects += not_numbers(batch, logprobs_N.detach())
             engine.backward(loss_sum * scale)
-            engine.step()
+            try:
+                engine.step()
+            except FloatingPointError as error:
+                raise FloatingPointError(f"{error}{_of_all_ranks(suspects)}") from None
         norm += float(engine.get_global_grad_norm())
     torch.cuda.empty_cache()
     add_other_ranks(totals, device)
@@ -52,15 +63,51 @@ def add_other_ranks(totals: Totals, device: Any) -> None:
     totals.sums = dict(zip(totals.sums, sums.tolist(), strict=True))
 
 
+def not_numbers(batch: PackedBatch, logprobs_N: Tensor) -> list[str]:
+    """What is not finite among that which the losses of a batch are made of, in words."""
+    found = []
+    for sample, chosen, logprobs in zip(batch.samples, batch.selected, batch.split(logprobs_N), strict=True):
+        parts = {
+            "advantage": advantages_of(sample)[chosen],
+            "log-probability of the engine": sample.old_logprobs_L[chosen],
+            "log-probability of the trainer": logprobs,
+        }
+        broken = [f"{value} is its {name}" for name, values in parts.items() for value in _first_broken(values)]
+        found += [f"action {sample.action_id}: {text}" for text in broken]
+    return found
+
+
+def _first_broken(values: NDArray[np.float32]) -> list[float]:
+    return [float(value) for value in values if not np.isfinite(value)][:1]
+
+
+def _of_all_ranks(suspects: list[str]) -> str:
+    """The suspects of every rank, for an error that all of them raise."""
+    of_ranks: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(of_ranks, suspects)
+    named = [text for of_rank in of_ranks for text in of_rank]
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return f" ({'; '.join(named[:3])}{more})" if named else ""
+
+
 def begin_step(engine: Any, micro_batches: int) -> None:
     """The next optimizer step is that of so many micro-batches. DeepSpeed counts them from its start; it begins at zero
     here, since their number changes from one step to the next."""
     engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)
     engine.micro_steps = 0
+    forget_gradient(engine.optimizer)
     engine.optimizer.gradient_accumulation_steps = micro_batches
     engine.optimizer.step = partial(sound_step, engine.optimizer)
     if hasattr(engine.optimizer, "get_all_grad_tensors"):  # ZeRO-2
         engine.optimizer.get_all_grad_tensors = partial(gradients_to_add_to, engine.optimizer)
+
+
+def forget_gradient(optimizer: Any) -> None:
+    """What a step that was not taken left behind: DeepSpeed would add to it, and so fail ever after."""
+    optimizer.zero_grad(set_to_none=True)
+    optimizer.averaged_gradients = {}
+    if hasattr(optimizer, "all_grad_tensors"):  # ZeRO-2, which counts its micro-batches from there
+        optimizer.all_grad_tensors, optimizer.micro_step_id = {}, INITIAL_MICRO_STEP_ID
 
 
 def gradients_to_add_to(optimizer: Any, parameters: list[Any], dtype: Any) -> list[Any]:

@@ -3,12 +3,18 @@ imports no vLLM."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from coachrl.errors import BackendError
+from coachrl.errors import BackendError, EngineLost
 from coachrl.types import FinishReason, Generation, SamplingParams
+
+
+class LogitsNotFinite(EngineLost):
+    """An engine drew from logits that are no numbers: its weights, or what it keeps of prompts, are garbage. What it
+    drew means nothing, and an update with it ends in a gradient that is not finite."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +58,16 @@ def growing(output: Any) -> Growing:
 
 def read_reply(output: Any) -> Reply:
     """Of one of vLLM's `RequestOutput`s, asked for `flat_logprobs` of the drawn tokens alone: an object for each token
-    takes thirty times as long to send and to read. Raises BackendError where neither the model nor a limit ended it."""
+    takes thirty times as long to send and to read. Raises LogitsNotFinite, and BackendError where neither the model nor
+    a limit ended it."""
     completion = output.outputs[0]
     if completion.finish_reason not in ("stop", "length"):
         raise BackendError(f"vLLM ended a reply with {completion.finish_reason!r}")
     ids, flat = tuple(completion.token_ids), completion.logprobs
     if tuple(flat.token_ids) != ids:
         raise BackendError("vLLM gave log-probabilities of other tokens than those that it drew")
+    if not math.isfinite(sum(flat.logprobs)):
+        raise LogitsNotFinite("an engine drew tokens whose log-probabilities are no numbers; its weights are garbage")
     return Reply(ids, tuple(flat.logprobs), completion.finish_reason)
 
 

@@ -10,7 +10,15 @@ pytest.importorskip("transformers")
 from tiny_models import write_tiny_model
 
 from coachrl.errors import BackendError, ConfigError, PolicyError
-from coachrl.trainers.backends.vllm.replies import Growing, Reply, generation, growing, new_ones, read_reply
+from coachrl.trainers.backends.vllm.replies import (
+    Growing,
+    LogitsNotFinite,
+    Reply,
+    generation,
+    growing,
+    new_ones,
+    read_reply,
+)
 from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.types import SamplingParams
 
@@ -42,6 +50,12 @@ def test_a_reply_that_neither_the_model_nor_a_limit_ended_is_none(reason):
 def test_log_probabilities_of_other_tokens_are_refused():
     with pytest.raises(BackendError, match="of other tokens than those that it drew"):
         read_reply(output([3, 4], "stop", told=[3, 5]))
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), float("-inf"), float("inf")])
+def test_what_is_drawn_from_logits_that_are_no_numbers_is_no_reply(logprob):
+    with pytest.raises(LogitsNotFinite, match="log-probabilities are no numbers"):
+        read_reply(output([3, 4], "stop", logprobs=(-0.5, logprob)))
 
 
 def test_a_reply_that_grows_by_several_tokens_at_once_is_told_token_by_token():

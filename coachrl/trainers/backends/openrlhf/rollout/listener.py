@@ -29,7 +29,7 @@ from coachrl.trainers.backends.openrlhf.rollout.wire import (
     receive,
     send,
 )
-from coachrl.trainers.backends.vllm.replies import read_reply, request_parameters
+from coachrl.trainers.backends.vllm.replies import LogitsNotFinite, read_reply, request_parameters
 
 _PROOF_S = 10.0
 
@@ -41,6 +41,11 @@ class Listening:
 
     generate: Generate
     _listener: Listener | None = None
+
+    @property
+    def draws_garbage(self) -> bool:
+        """Whether it has been seen to draw from logits that are no numbers."""
+        return self._listener is not None and self._listener.drew_garbage
 
     async def listen(self) -> Address:
         """Where it can be asked, from now on if not yet."""
@@ -54,6 +59,7 @@ class Listener:
 
     def __init__(self, generate: Generate, host: str) -> None:
         self._generate = generate
+        self.drew_garbage = False
         door = listening_socket(host)
         self.address = Address(host, door.getsockname()[1], secrets.token_bytes(32))
         self._serving = asyncio.create_task(asyncio.start_server(self._serve, sock=door))
@@ -85,4 +91,5 @@ class Listener:
             send(writer, Answer(number, read_reply(output)))
         except Exception as error:  # noqa: BLE001 - raised where it was asked
             text = f"{type(error).__name__}: {first_line(error)}"
-            send(writer, Answer(number, None, text, isinstance(error, EngineDeadError)))
+            self.drew_garbage |= isinstance(error, LogitsNotFinite)
+            send(writer, Answer(number, None, text, isinstance(error, EngineDeadError | LogitsNotFinite)))

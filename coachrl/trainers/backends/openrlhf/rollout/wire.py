@@ -43,8 +43,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """reply: None where there is an error in its place. dead: vLLM's own process has died, so that the engine answers
-    nothing more."""
+    """reply: None where there is an error in its place. dead: vLLM's own process has died, or draws from logits that
+    are no numbers, so that nothing more is to be asked of the engine."""
 
     number: int
     reply: Reply | None
