@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from deepspeed.runtime.zero.stage_1_and_2 import INITIAL_MICRO_STEP_ID
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -106,8 +105,8 @@ def forget_gradient(optimizer: Any) -> None:
     """What a step that was not taken left behind: DeepSpeed would add to it, and so fail ever after."""
     optimizer.zero_grad(set_to_none=True)
     optimizer.averaged_gradients = {}
-    if hasattr(optimizer, "all_grad_tensors"):  # ZeRO-2, which counts its micro-batches from there
-        optimizer.all_grad_tensors, optimizer.micro_step_id = {}, INITIAL_MICRO_STEP_ID
+    if hasattr(optimizer, "all_grad_tensors"):  # ZeRO-2, which counts its micro-batches from -1
+        optimizer.all_grad_tensors, optimizer.micro_step_id = {}, -1
 
 
 def gradients_to_add_to(optimizer: Any, parameters: list[Any], dtype: Any) -> list[Any]:
