@@ -102,13 +102,23 @@ class _TableUnpickler(numpy_pickle.NumpyUnpickler):
         parts = [part for part in (state if isinstance(state, tuple) else (state,)) if isinstance(part, dict)]
         for part in parts:
             part.pop("_cache", None)  # what pandas has found out about its values, and might be a lie
-        if isinstance(made, type) or any(
-            callable(getattr(type(made), str(name), None)) for part in parts for name in part
-        ):
+        if callable(made) or any(callable(getattr(type(made), str(name), None)) for part in parts for name in part):
             raise pickle.UnpicklingError(f"it changes what {getattr(made, '__name__', type(made).__name__)} does")
+        if isinstance(made, np.ndarray) and made.size:  # others may look at the memory that it would let go of
+            raise pickle.UnpicklingError("it fills an array twice")
         super().load_build()
+        if isinstance(made, np.dtype) and not _is_sound(made):
+            raise pickle.UnpicklingError("it holds a kind of number that numpy does not make")
 
     dispatch: ClassVar = {**numpy_pickle.NumpyUnpickler.dispatch, pickle.BUILD[0]: load_build}
+
+
+def _is_sound(kind: np.dtype[Any]) -> bool:
+    """Whether it is as numpy makes it from its name. One that hides that it holds objects would take any number for
+    one of them, and so run what it likes. Records are no columns that can be fitted."""
+    plain = np.dtype(kind.str)
+    same = (kind.num, kind.itemsize, kind.flags) == (plain.num, plain.itemsize, plain.flags)
+    return same and kind.fields is None and kind.subdtype is None
 
 
 def _refuse_old_form(*_: object) -> NoReturn:
