@@ -27,6 +27,7 @@ for name, value in (("X_train.pkl", X), ("y_train.pkl", y), ("X_test.pkl", Z)):
     joblib.dump(value, name)
 pd.DataFrame({"id": [7, 8]}).to_csv("test.csv", index=False)
 """
+TEST_ROWS = 2
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -45,7 +46,7 @@ async def inspected(sandbox, code):
     try:
         execution = await workspace.run(FIT + code + SAVE)
         assert execution.state == "ok", execution.stderr
-        return await inspect_features(workspace)
+        return await inspect_features(workspace, TEST_ROWS)
     finally:
         await workspace.close()
 
@@ -98,7 +99,7 @@ async def test_files_that_cannot_be_read_are_faults(sandbox):
     workspace = await sandbox.open({})
     try:
         await workspace.run(FIT + SAVE + "open('X_train.pkl', 'w').write('x')\npd.to_pickle(print, 'y_train.pkl')")
-        faults = read_faults(await inspect_features(workspace))
+        faults = read_faults(await inspect_features(workspace, TEST_ROWS))
     finally:
         await workspace.close()
     assert [(fault.file, fault.category) for fault in faults] == [
@@ -115,6 +116,28 @@ async def test_many_odd_columns_are_cut_short_and_odd_names_stay_on_one_line(san
         ("X_test.pkl", "not numbers"),
     }
     assert len(said) < 600
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.mkdir('test.csv')",
+        "open('test.csv', 'w').write('id\\n7\\n')",
+        "open('test.csv', 'w').write('\\0')",
+    ],
+    ids=["a folder", "fewer rows", "no table"],
+)
+async def test_what_agents_do_to_the_tasks_table_changes_nothing_of_what_is_said(sandbox, code):
+    workspace = await sandbox.open({})
+    try:
+        made = await workspace.run(FIT + SAVE + f"import os; os.remove('test.csv')\n{code}")
+        assert made.state == "ok", made.stderr
+        assert (
+            await inspect_features(workspace, TEST_ROWS)
+            == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
+        )
+    finally:
+        await workspace.close()
 
 
 EVIL = """
@@ -177,7 +200,7 @@ async def test_a_file_that_speaks_for_itself_is_unreadable_and_runs_nothing(sand
         made = await workspace.run(FIT + SAVE + EVIL + FORGERIES[name])
         assert made.state == "ok", made.stderr
         before = await workspace.files()
-        faults = read_faults(await inspect_features(workspace))
+        faults = read_faults(await inspect_features(workspace, TEST_ROWS))
         assert [(fault.file, fault.category) for fault in faults] == [("X_test.pkl", "unreadable")], faults
         assert not faults[0].detail.startswith(("no table", "reading it ended"))  # it is refused as it is read
         assert await workspace.files() == before
@@ -194,7 +217,7 @@ async def test_modules_of_the_agents_folder_are_not_imported(sandbox):
             "X.loc[0, 'floor'] = None; X.to_pickle('X_train.pkl')"
         )
         assert made.state == "ok", made.stderr
-        assert await inspect_features(workspace) == "X_train.pkl: gaps: floor"
+        assert await inspect_features(workspace, TEST_ROWS) == "X_train.pkl: gaps: floor"
     finally:
         await workspace.close()
 
@@ -214,7 +237,10 @@ y = pd.Series([1, 2, 3], index=pd.date_range("2026-01-01", periods=3, freq="D"),
         workspace = await sandbox.open({})
         made = await workspace.run(FIT + code + save)
         assert made.state == "ok", made.stderr
-        assert await inspect_features(workspace) == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
+        assert (
+            await inspect_features(workspace, TEST_ROWS)
+            == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
+        )
         await workspace.close()
 
 
