@@ -11,7 +11,7 @@ from coachrl.pipelines.base import Agent, AgentTrajectory, Environment, Pipeline
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.tabular.columns import COLUMN_FIELDS, column_fields, listed, read_columns
 from coachrl.tasks.tabular.features import FEATURES, inspect_features
-from coachrl.tasks.tabular.grading import SUBMISSION, TabularTruth, grade_submission
+from coachrl.tasks.tabular.grading import SUBMISSION, TabularTruth, grade_submission, read_answers
 from coachrl.text import clip_middle
 from coachrl.types import Action, Outcome, Role, Task
 
@@ -63,15 +63,21 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Handover(Environment):
-    """It gives no rewards: it looks at the features as soon as they are saved, for the coach to know."""
+    """It gives no rewards: it looks at the features as soon as they are saved, for the coach to know.
 
+    test_rows: those of the task's test.csv.
+    """
+
+    test_rows: int
     maker: str = ROLES[0].name
 
     async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
         """What is wrong with the features, after an action of their maker that leaves all of them."""
         if workspace is None or action.role != self.maker or action.execution is None:
             return StepResult("")
-        return StepResult(await inspect_features(workspace) if set(FEATURES) <= set(action.files_after) else "")
+        if not set(FEATURES) <= set(action.files_after):
+            return StepResult("")
+        return StepResult(await inspect_features(workspace, self.test_rows))
 
     def copy(self) -> Handover:
         """Itself: it has no state beside the workspace."""
@@ -99,7 +105,7 @@ class DSBench(Pipeline):
         if workspace is None:
             raise ConfigError(f"pipeline {self.name} runs code: pipeline.roles.*.python must be true for its roles")
         truth = self.truth(task, TabularTruth)
-        team.environment = Handover()
+        team.environment = Handover(len(read_answers(truth)))
         known = {"task": task.prompt, "category": truth.category, "metric": truth.metric}
         known |= column_fields(read_columns(task.files, truth))
         engineered = _summary(await _act(team.data_engineer, known, workspace))

@@ -17,6 +17,7 @@ from coachrl.sandbox import make_sandbox
 from coachrl.tasks.tabular.columns import column_fields, read_columns
 from coachrl.tasks.tabular.dsbench_lite_sets import TASKS
 from coachrl.tasks.tabular.features import inspect_features, read_faults
+from coachrl.tasks.tabular.grading import read_answers
 from coachrl.text import extract_code
 from examples.dsbench_demonstrations.analyst import ANALYST
 from examples.dsbench_demonstrations.demonstrations import CRAFTS, make_demos, short_pipeline, write_demos
@@ -194,7 +195,7 @@ async def _features_of(sandbox, table, code):
     try:
         execution = await workspace.run(code)
         assert execution.state == "ok", execution.stderr
-        said = await inspect_features(workspace)
+        said = await inspect_features(workspace, len(read_answers(table.task.ground_truth)))
         assert said
         return read_faults(said)
     finally:

@@ -146,7 +146,7 @@ def test_no_right_that_a_user_has_beside_the_usual_goes_on_to_programs(monkeypat
 
 
 def counted():
-    return memory_in_use._file_bytes(["/proc/self"])
+    return memory_in_use._file_bytes(["/proc/self"], 1 << 40)
 
 
 def test_what_lies_in_files_of_a_process_counts_by_its_kind():
@@ -171,6 +171,20 @@ def test_each_watch_of_an_epoll_counts():
             epoll.register(watched)
             sizes.append(counted())
     assert sizes[1] - sizes[0] == 16 * 1024
+
+
+def test_watches_are_counted_until_they_are_too_many_however_often_their_epoll_is_open(monkeypatch):
+    read = []
+    lines = memory_in_use._lines
+    monkeypatch.setattr(memory_in_use, "_lines", lambda *given: read.append(lines(*given)) or read[-1])
+    with select.epoll() as epoll, socket.socket() as first, socket.socket() as second:
+        epoll.register(first)
+        epoll.register(second)
+        more = [os.dup(epoll.fileno()) for _ in range(9)]
+        assert memory_in_use._file_bytes(["/proc/self"], 5 * 16 * 1024) > 5 * 16 * 1024
+        for number in more:
+            os.close(number)
+    assert len(list(filter(None, read))) < 5, read
 
 
 def test_mapped_areas_cost_more_the_more_processes_were_forked_with_them(monkeypatch):

@@ -74,7 +74,7 @@ class RoomMemory:
             return True
         if time.monotonic() >= self._next_count:
             views = [_view(pid) for pid in pids]
-            self._counted = _area_bytes(views, limit_bytes) + _file_bytes(views)
+            self._counted = _area_bytes(views, limit_bytes) + _file_bytes(views, limit_bytes)
             self._counted += _waiting_bytes(pids) + _lock_bytes(pids)
             self._next_count = time.monotonic() + _COUNT_EVERY_S
         beside = self._counted + sockets_in_use() * self._socket_bytes + self._scratch_bytes()
@@ -182,9 +182,10 @@ def _has_program(view: str) -> bool:
     return True
 
 
-def _file_bytes(views: Iterable[str]) -> int:
+def _file_bytes(views: Iterable[str], most: int) -> int:
     """The most that the open pipes can hold, and what the watches, the files that were sent to a socket, descriptions
-    of files, and other files of /proc take."""
+    of files, and other files of /proc take; something above `most` where the watches take more."""
+    enough = min(_MOST_WATCHES, most // _WATCH_BYTES + 1)  # one epoll may be open under thousands of numbers
     pipes: set[str] = set()
     sockets: dict[str, int] = {}  # each with the files that lie in it
     watches = descriptions = records = 0
@@ -193,7 +194,7 @@ def _file_bytes(views: Iterable[str]) -> int:
             if target.startswith("pipe:"):
                 pipes.add(target)
             elif target == "anon_inode:[eventpoll]":
-                watches += _lines(f"{view}/fdinfo/{number}", _MOST_WATCHES)
+                watches += _lines(f"{view}/fdinfo/{number}", enough - watches)
             elif target.startswith("socket:"):
                 sockets[target] = _files_sent_to(f"{view}/fdinfo/{number}")
             elif "/fdinfo/" in target:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ast
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -52,6 +53,13 @@ class Suite:
         """The same program, each assertion reporting under its position."""
         tree = _Instrument().visit(ast.parse(self.source))
         return ast.unparse(ast.fix_missing_locations(tree))
+
+    @cached_property
+    def repeated(self) -> list[set[str]]:
+        """The places of assertions that may be reached again and again together: in one loop, or in one helper."""
+        tree = ast.parse(self.source)
+        places = {id(node): str(place) for place, node in enumerate(_assertions(tree))}
+        return [{places[id(node)] for node in ast.walk(part) if id(node) in places} for part in _repeating(tree)]
 
     @cached_property
     def names(self) -> list[str]:
@@ -150,7 +158,8 @@ def _read(output: str, mark: str, suite: Suite, state: ExecutionState) -> SuiteR
     held = set(told.get("pass", ()))
     entered = told.get("enter", [])
     if not finished and len(entered) < _MAX_ENTERED:
-        held -= set(entered[-1:])  # it ended inside of this one
+        # It ended inside of this one, or on the way to another one of the same loop.
+        held -= set(entered[-1:]).union(*(places for places in suite.repeated if places.intersection(entered[-1:])))
     elif not finished:
         held = set()
     failed = dict(_placed(line) for line in told.get("fail", ()))
@@ -188,6 +197,16 @@ def _assertions(tree: ast.AST) -> list[ast.Assert]:
         node for node in ast.walk(tree) if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)
     ]
     return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _repeating(node: ast.AST) -> Iterator[ast.AST]:
+    """The outermost loops below `node`, and functions that are not a suite's own tests."""
+    for child in ast.iter_child_nodes(node):
+        is_test = isinstance(child, ast.FunctionDef) and child.name.startswith(("check", "test"))
+        if isinstance(child, ast.For | ast.While | ast.FunctionDef) and not is_test:
+            yield child
+        else:
+            yield from _repeating(child)
 
 
 class _Instrument(ast.NodeTransformer):

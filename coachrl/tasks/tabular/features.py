@@ -45,13 +45,14 @@ class FeatureFault:
         return SYMPTOMS[self.category].search(error) is not None
 
 
-async def inspect_features(workspace: Workspace) -> str:
+async def inspect_features(workspace: Workspace, test_rows: int) -> str:
     """What is wrong with the features in the workspace, a line each, as `read_faults` takes it; one line where nothing
-    is; empty where infrastructure kept them from being looked at. Raises SandboxError."""
+    is; empty where infrastructure kept them from being looked at. test_rows: those of the task's test.csv. Raises
+    SandboxError."""
     program = files("coachrl.tasks.tabular").joinpath("features_program.py").read_text(encoding="utf-8")
     copied = await workspace.copy()
     try:
-        execution = await copied.run(program)
+        execution = await copied.run(f"{program}\n\nmain({test_rows})\n")
     finally:
         await copied.close()
     if execution.state == "infrastructure":

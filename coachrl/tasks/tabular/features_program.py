@@ -1,9 +1,9 @@
 """Looks at X_train.pkl, y_train.pkl and X_test.pkl and prints what keeps a model from being fitted on them.
 
-Sent as a program into the sandbox, to look at a copy of the workspace; it imports nothing of coachrl. One line for each
-fault, `<file>: <category>: <detail>`, which `coachrl.tasks.tabular.features` reads. AT <file> goes before the look at
-each file, and DONE ends it all. Nothing that an agent wrote is run: not a module of its folder, and not what a pickle
-names, but for the tables listed here.
+Sent as a program into the sandbox, with a call of `main` behind it, to look at a copy of the workspace; it imports
+nothing of coachrl. One line for each fault, `<file>: <category>: <detail>`, which `coachrl.tasks.tabular.features`
+reads. AT <file> goes before the look at each file, and DONE ends it all. Nothing that an agent wrote is run: not a
+module of its folder, and not what a pickle names, but for the tables listed here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ if __name__ == "__main__":
     sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]  # noqa: PTH109
 
 import pickle
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
@@ -102,20 +101,31 @@ class _TableUnpickler(numpy_pickle.NumpyUnpickler):
         parts = [part for part in (state if isinstance(state, tuple) else (state,)) if isinstance(part, dict)]
         for part in parts:
             part.pop("_cache", None)  # what pandas has found out about its values, and might be a lie
-        if isinstance(made, type) or any(
-            callable(getattr(type(made), str(name), None)) for part in parts for name in part
-        ):
+        if callable(made) or any(callable(getattr(type(made), str(name), None)) for part in parts for name in part):
             raise pickle.UnpicklingError(f"it changes what {getattr(made, '__name__', type(made).__name__)} does")
+        if isinstance(made, np.ndarray) and made.size:  # others may look at the memory that it would let go of
+            raise pickle.UnpicklingError("it fills an array twice")
         super().load_build()
+        if isinstance(made, np.dtype) and not _is_sound(made):
+            raise pickle.UnpicklingError("it holds a kind of number that numpy does not make")
 
     dispatch: ClassVar = {**numpy_pickle.NumpyUnpickler.dispatch, pickle.BUILD[0]: load_build}
+
+
+def _is_sound(kind: np.dtype[Any]) -> bool:
+    """Whether it is as numpy makes it from its name. One that hides that it holds objects would take any number for
+    one of them, and so run what it likes. Records are no columns that can be fitted."""
+    plain = np.dtype(kind.str)
+    same = (kind.num, kind.itemsize, kind.flags) == (plain.num, plain.itemsize, plain.flags)
+    return same and kind.fields is None and kind.subdtype is None
 
 
 def _refuse_old_form(*_: object) -> NoReturn:
     raise pickle.UnpicklingError("it has the form of an old joblib")
 
 
-def main() -> None:
+def main(test_rows: int) -> None:
+    """test_rows: those of the task's test.csv. The agent may have changed that of the workspace."""
     numpy_pickle.NumpyUnpickler = _TableUnpickler
     numpy_pickle.load_compatibility = _refuse_old_form
     # Arrays of objects are pickles within the pickle.
@@ -131,10 +141,8 @@ def main() -> None:
         _say("X_train.pkl", "rows", f"{len(X)}, and {len(y)} in y_train.pkl")
     if X is not None and Z is not None:
         _check_columns(X, Z)
-    if Z is not None and Path("test.csv").exists():
-        rows = len(pd.read_csv("test.csv"))
-        if len(Z) != rows:
-            _say("X_test.pkl", "rows", f"{len(Z)}, and {rows} in test.csv")
+    if Z is not None and len(Z) != test_rows:
+        _say("X_test.pkl", "rows", f"{len(Z)}, and {test_rows} in test.csv")
     print("DONE")
 
 
@@ -196,7 +204,3 @@ def _say_names(name: str, category: str, columns: list[Any]) -> None:
 
 def _say(name: str, category: str, detail: str) -> None:
     print(f"{name}: {category}: {' '.join(detail.split())[:200]}")
-
-
-if __name__ == "__main__":
-    main()

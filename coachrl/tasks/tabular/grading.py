@@ -42,6 +42,7 @@ MAX_COLUMNS = 1000
 _BYTES_PER_ROW, _BYTES_BASE = 256, 1024 * 1024
 LARGER = 4  # larger than other files may be is a table of which some columns are held
 _WHOLE = re.compile(r"([+-]?[0-9]{1,40})(?:\.0*)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MISSING = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
 _UNITS = {"accuracy": "accuracy", "f1": "F1", "roc_auc": "ROC-AUC", "rmse": "RMSE", "mae": "MAE", "rmsle": "RMSLE"}
 
@@ -310,8 +311,9 @@ def _plain(text: str) -> str:
 
 
 def _numbers(column: pd.Series) -> NDArray[np.float64]:
-    """The column as floats, NaN where the text is no number."""
-    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
+    """The column as floats, NaN where the text is no number. pandas' own reader of numbers ends the whole process where
+    an exponent is too large for it."""
+    return np.array([float(text) if _NUMBER.fullmatch(text) else np.nan for text in column], dtype=np.float64)
 
 
 def _finite(column: pd.Series) -> NDArray[np.float64]:

@@ -290,6 +290,20 @@ for _ in range(270):
     watches.close()
 time.sleep(600)
 """
+# To count the watches again for each number and each process took minutes, in which nobody kept the time.
+_SHARED_WATCHES = """
+import os, select, time
+time.sleep(0.12)  # until they have been counted once
+watches, ends = select.epoll(), [os.pipe()[0] for _ in range(70)]
+for end in ends:
+    for number in range(150, 500):
+        os.dup2(end, number)
+        watches.register(number, 0)
+for number in range(150, 500): os.dup2(watches.fileno(), number)
+for _ in range(14):
+    if os.fork() == 0: break
+time.sleep(60)
+"""
 _KEPT_WATCHES = """
 import os, select, threading, time
 end = os.pipe()[0]
@@ -398,6 +412,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ("bombs", "shared memory that it lets go of"): _ends(_LET_GO, "error"),
     ("bombs", "locks"): _ends(_LOCKS, "oom", "error"),
     ("bombs", "watches of files"): _ends(_WATCHES, "oom", "error"),
+    ("bombs", "watches that many processes have under many numbers"): _ends(_SHARED_WATCHES, "oom", "error", timeout_s=_SHORT_S),
     ("bombs", "watches in files that a call waits for"): _ends(_KEPT_WATCHES, "oom"),
     ("bombs", "descriptions of files, half read"): _ends(_DESCRIPTIONS, "oom", "error"),
     ("bombs", "watches in files that lie in a socket"): _ends(_SENT_WATCHES, "oom", "error"),

@@ -148,6 +148,33 @@ async def test_a_program_that_ends_or_attacks_its_tests_passes_none_of_them(code
     assert not result.all_passed and result.passed == (False, False, False)
 
 
+ROUNDS = """
+def same(got, value):
+    assert got is not None
+    assert got == value
+
+def check(candidate):
+    assert candidate(0) == 0
+    {loop}
+"""
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for i in range(4):\n        got = candidate(i)\n        assert got is not None\n        assert got == i * i",
+        "for i in range(4):\n        same(candidate(i), i * i)",
+    ],
+    ids=["a loop", "a helper"],
+)
+async def test_a_program_that_ends_in_a_later_round_passes_none_of_the_assertions_of_a_loop(code_workspace, loop):
+    program = "import os\ndef f(i):\n    if i: os._exit(0)\n    return 0"
+    suite = parse_suite(ROUNDS.format(loop=loop))
+    result = await run_suite(code_workspace, program, suite, "f", 20.0)
+    held = [text for text, passed in zip(suite.assertions, result.passed, strict=True) if passed]
+    assert held == ["candidate(0) == 0"]
+
+
 LOOPS = """
 def check(candidate):
     assert all(map(candidate, [1, 2, 3]))

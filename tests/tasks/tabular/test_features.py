@@ -27,6 +27,7 @@ for name, value in (("X_train.pkl", X), ("y_train.pkl", y), ("X_test.pkl", Z)):
     joblib.dump(value, name)
 pd.DataFrame({"id": [7, 8]}).to_csv("test.csv", index=False)
 """
+TEST_ROWS = 2
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -45,7 +46,7 @@ async def inspected(sandbox, code):
     try:
         execution = await workspace.run(FIT + code + SAVE)
         assert execution.state == "ok", execution.stderr
-        return await inspect_features(workspace)
+        return await inspect_features(workspace, TEST_ROWS)
     finally:
         await workspace.close()
 
@@ -98,7 +99,7 @@ async def test_files_that_cannot_be_read_are_faults(sandbox):
     workspace = await sandbox.open({})
     try:
         await workspace.run(FIT + SAVE + "open('X_train.pkl', 'w').write('x')\npd.to_pickle(print, 'y_train.pkl')")
-        faults = read_faults(await inspect_features(workspace))
+        faults = read_faults(await inspect_features(workspace, TEST_ROWS))
     finally:
         await workspace.close()
     assert [(fault.file, fault.category) for fault in faults] == [
@@ -117,11 +118,38 @@ async def test_many_odd_columns_are_cut_short_and_odd_names_stay_on_one_line(san
     assert len(said) < 600
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.mkdir('test.csv')",
+        "open('test.csv', 'w').write('id\\n7\\n')",
+        "open('test.csv', 'w').write('\\0')",
+    ],
+    ids=["a folder", "fewer rows", "no table"],
+)
+async def test_what_agents_do_to_the_tasks_table_changes_nothing_of_what_is_said(sandbox, code):
+    workspace = await sandbox.open({})
+    try:
+        made = await workspace.run(FIT + SAVE + f"import os; os.remove('test.csv')\n{code}")
+        assert made.state == "ok", made.stderr
+        assert (
+            await inspect_features(workspace, TEST_ROWS)
+            == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
+        )
+    finally:
+        await workspace.close()
+
+
 EVIL = """
 class Call:
     def __init__(self, function, *values): self.made = function, values
     def __reduce__(self): return self.made
-FORGED = "print('X_train.pkl: looked at\\\\nDONE'); open('submission.csv', 'w').write('id,y'); import os; os._exit(0)"
+FORGED = "print('X_train.pkl: looked at\\\\nDONE', flush=True); open('submission.csv', 'w').write('id,y'); import os; os._exit(0)"
+# Pieces of a pickle: what a name stands for, a value, something kept under a number, and taken from there.
+def name(module, name): return f"c{module}\\n{name}\\n".encode()
+def held(value): return pickle.dumps(value, 3)[2:-1]
+def kept(number): return b"r" + number.to_bytes(4, "little")
+def taken(number): return b"j" + number.to_bytes(4, "little")
 """
 FORGERIES = {
     "a call": "pickle.dump(Call(exec, FORGED), open('X_test.pkl', 'wb'))",
@@ -138,6 +166,28 @@ FORGERIES = {
     "a class changed": r"open('X_test.pkl', 'wb').write(b'\x80\x02cpandas.core.arrays.string_\nStringArray\nN}X\x04\x00\x00\x00isnac__builtin__\nset\ns\x86b.')",
     "a file that it writes to": "pickle.dump([Call(np.memmap, 'X_train.pkl', np.dtype('u1'), 'w+', 0, (9,))], open('X_test.pkl', 'wb'))",
     "what is elsewhere": r"open('X_test.pkl', 'wb').write(b'\x80\x02X\x01\x00\x00\x00aQ.')",
+    "objects that pass for numbers": """
+kind = name("numpy", "dtype") + held(("O8", False, True)) + b"R" + held((3, "|", None, None, None, -1, -1, 0)) + b"b"
+call = name("numpy._core.multiarray", "scalar") + b"(" + kind + held(id(exec).to_bytes(8, "little")) + b"tR"
+open("X_test.pkl", "wb").write(b"\\x80\\x03" + call + held((FORGED,)) + b"R.")
+""",
+    "records of objects that pass for numbers": """
+state = (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0)
+kind = name("numpy", "dtype") + held(("V8", False, True)) + b"R" + held(state) + b"b"
+open("X_test.pkl", "wb").write(b"\\x80\\x03" + kind + b".")
+""",
+    "a look at memory that is free": """
+array, kind = name("numpy", "ndarray"), np.dtype("u8")
+begin = array + held(((1 << 20,),)) + b"R" + kept(800) + b"0"
+look = array + b"(" + held(1 << 20) + held(kind) + taken(800) + b"tR" + kept(801) + b"0"
+end = taken(800) + held((1, (0,), kind, False, b"")) + b"b0" + taken(801) + b"."
+open("X_test.pkl", "wb").write(b"\\x80\\x03" + begin + look + end)
+""",
+    "a function that makes what it likes": """
+made = name("numpy._core.numeric", "_frombuffer")
+state = b"(N" + held({"__defaults__": (bytes(8), np.dtype("f8"), (1,), "C")}) + b"t"
+open("X_test.pkl", "wb").write(b"\\x80\\x03" + made + state + b"b.")
+""",
     "an old form": "open('X_test.pkl', 'wb').write(b'ZF0x10                 ' + bytes(32))",
     "an array without end": r"open('X_test.pkl', 'wb').write(b'\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R.')",
 }
@@ -150,8 +200,9 @@ async def test_a_file_that_speaks_for_itself_is_unreadable_and_runs_nothing(sand
         made = await workspace.run(FIT + SAVE + EVIL + FORGERIES[name])
         assert made.state == "ok", made.stderr
         before = await workspace.files()
-        faults = read_faults(await inspect_features(workspace))
+        faults = read_faults(await inspect_features(workspace, TEST_ROWS))
         assert [(fault.file, fault.category) for fault in faults] == [("X_test.pkl", "unreadable")], faults
+        assert not faults[0].detail.startswith(("no table", "reading it ended"))  # it is refused as it is read
         assert await workspace.files() == before
     finally:
         await workspace.close()
@@ -166,7 +217,7 @@ async def test_modules_of_the_agents_folder_are_not_imported(sandbox):
             "X.loc[0, 'floor'] = None; X.to_pickle('X_train.pkl')"
         )
         assert made.state == "ok", made.stderr
-        assert await inspect_features(workspace) == "X_train.pkl: gaps: floor"
+        assert await inspect_features(workspace, TEST_ROWS) == "X_train.pkl: gaps: floor"
     finally:
         await workspace.close()
 
@@ -186,7 +237,10 @@ y = pd.Series([1, 2, 3], index=pd.date_range("2026-01-01", periods=3, freq="D"),
         workspace = await sandbox.open({})
         made = await workspace.run(FIT + code + save)
         assert made.state == "ok", made.stderr
-        assert await inspect_features(workspace) == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
+        assert (
+            await inspect_features(workspace, TEST_ROWS)
+            == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
+        )
         await workspace.close()
 
 

@@ -200,6 +200,8 @@ def test_extra_columns_blank_lines_and_byte_order_mark_do_not_matter(prices):
         (b"id,price\n7,0\n3,nan\n9,2\n4,3\n", "1 missing predictions (first: id '3')"),
         (b"id,price\n7,0\n3,-inf\n9,2\n4,3\n", "no finite number (first: '-inf')"),
         (b"id,price\n7,0\n3,cheap\n9,=1+1\n4,3\n", "2 values that are no finite number (first: 'cheap')"),
+        (b"id,price\n7,0\n3,1e2147483648\n9,1e999999999999\n4,3\n", "2 values that are no finite number (first: '1e"),
+        (b"id,price\n7,0\n3," + b"9" * 131_000 + b"x\n9,2\n4,3\n", "1 values that are no finite number (first: '99"),
         (b"id,price\n7,0\n3,1e300\n9,2\n4,3\n", "so large that the error overflows"),
         (b"id,price\n" + b"7,0\n" * 100, "more than 8 rows; the test set has 4"),
         (b"a," * 5000 + b"id\n", "has 5001 columns; at most 1000 are read"),
