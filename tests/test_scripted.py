@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+from coachrl.config import SandboxConfig
 from coachrl.errors import CheckpointError, ContextOverflow, SandboxError
+from coachrl.sandbox import make_sandbox
 from coachrl.testing.actions import make_action
 from coachrl.testing.faults import FaultySandbox
 from coachrl.testing.scripted import Call, CharacterTokenizer, ScriptedPolicy
@@ -88,3 +90,18 @@ def test_the_nth_workspace_has_the_fault_that_is_told_for_it_counted_from_0():
 
     assert asyncio.run(play()) == ["ok", "infrastructure", "infrastructure"]
     assert (sandbox.opened, sandbox.faults) == (3, 2)
+
+
+async def test_a_faulty_workspace_still_gives_the_files_that_there_are(tmp_path):
+    """A whole file of a size that programs leave, as the workspace inside gives it."""
+    (tmp_path / "given").write_bytes(b"x" * 100_000)
+    sandbox = FaultySandbox(make_sandbox(SandboxConfig(kind="local-unsafe")), lambda n: "broken")
+    await sandbox.start()
+    try:
+        workspace = await sandbox.open({"given": tmp_path / "given"})
+        assert await workspace.files() == ("given",) and len(await workspace.read("given")) == 100_000
+        with pytest.raises(ValueError):
+            await workspace.read("given", 99_999)
+        await workspace.close()
+    finally:
+        await sandbox.close()

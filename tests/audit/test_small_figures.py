@@ -10,11 +10,13 @@ import pytest
 from audit_tables import RESAMPLES, sample, table
 from scipy import stats
 
+from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import Calibration, Prediction, calibrate
+from coachrl.audit.stats.criteria import examine_criteria
 from coachrl.audit.stats.drift import Curve, Drift, ReferenceSetDrift, drift
 from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, task_spread, with_bins
-from coachrl.audit.stats.style import StyleEffect, _usual_range, style_effect
+from coachrl.audit.stats.style import StyleEffect, _amount, _usual_range, _why_no_slope, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
 from coachrl.audit.topics.halo import copying, halo
@@ -515,3 +517,52 @@ def test_a_frozen_set_drifts_where_its_last_scores_are_surely_and_far_enough_fro
     assert found.grade == grade and "at step 4 against step 1" in found.text
     if grade == "unknown" and low is not None:
         assert found.text.endswith("; from 5 points on it would have been seen")
+
+
+@pytest.mark.parametrize(
+    ("feature", "span", "words"),
+    [
+        ("tokens", 1.0, "1 token more"),
+        ("tokens", 9.99, "10 tokens more"),
+        ("tokens", 10.0, "10 tokens more"),
+        ("tokens", 1234.6, "1,235 tokens more"),
+        ("code_share", 0.01, "1 point more of code"),
+        ("code_share", 0.125, "12 points more of code"),
+        ("markdown", 0.5, "0.5 marks more per 1000 characters"),
+        ("hedging", 1.0, "1 hedging word more per 100 words"),
+        ("hedging", 2.0, "2 hedging words more per 100 words"),
+    ],
+)
+def test_an_amount_of_a_feature_is_told_in_its_own_unit(feature, span, words):
+    assert _amount(feature, span) == words
+
+
+@pytest.mark.parametrize(
+    ("slope", "span", "why"),
+    [
+        (Estimate(10.0, 9.0, 10.0, 9, 3, p=0.1), 5.0, ""),
+        (Estimate(-10.0, None, None, 9, 3, p=0.1), 5.0, ""),
+        (Estimate(10.01, 9.0, 10.0, 9, 3, p=0.1), 5.0, "a straight line would leave the scale of 0 to 10"),
+        (Estimate(math.nan, None, None, 9, 3), 5.0, "a straight line would leave the scale of 0 to 10"),
+        (Estimate(1.0, None, None, 9, 3), 5.0, "it has no interval"),
+        (Estimate(1.0, 0.5, 1.5, 9, 3), 0.0, "too few replies differ in it"),
+    ],
+)
+def test_why_a_feature_has_no_slope(slope, span, why):
+    assert _why_no_slope(slope, span) == why
+
+
+def test_criteria_are_held_against_each_other_at_equal_role():
+    """Inside of each role the ranks of both run against each other, though one role has more of both."""
+    plain = table(*({"task": f"t{n}", "role": role} for role in ("solver", "critic") for n in range(2)))
+    table_of = plain.assign(**{"criterion:a": [3.0, 4.0, 8.0, 9.0], "criterion:b": [3.0, 2.0, 8.0, 7.0]})
+    found = examine_criteria(Sample.of(table_of, RESAMPLES))
+    [pair] = found.pairs
+    assert (pair.first, pair.second, pair.rho.n) == ("a", "b", 4) and pair.rho.value == pytest.approx(-1.0)
+    assert [one.mean.value for one in found.each] == [6.0, 5.0]
+    same = table_of.assign(**{"criterion:b": [3.0, 3.0, 8.0, 8.0]})
+    assert examine_criteria(Sample.of(same, RESAMPLES)).pairs[0].rho is None, "at equal role it does not vary"
+    apart = table_of.assign(**{"criterion:b": [np.nan, 2.0, np.nan, 7.0], "criterion:a": [3.0, np.nan, 8.0, np.nan]})
+    assert examine_criteria(Sample.of(apart, RESAMPLES)).pairs[0].rho is None, "no action has both"
+    unscored = table_of.assign(**{"criterion:b": np.nan})
+    assert [one.name for one in examine_criteria(Sample.of(unscored, RESAMPLES)).each] == ["a"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,8 +14,9 @@ from coachrl.audit.selftest.synthetic import Noise, PlantedBias, synthetic_score
 from coachrl.audit.stats.agreement import icc_2_1, krippendorff_alpha
 from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.drift import drift
-from coachrl.audit.stats.strata import contrasts, stratum_means, table3, task_spread, with_bins, with_holm
+from coachrl.audit.stats.strata import Contrast, contrasts, stratum_means, table3, task_spread, with_bins, with_holm
 from coachrl.audit.stats.style import style_effects
+from coachrl.stats import Estimate
 
 NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
 
@@ -173,3 +176,15 @@ def test_reliability_rises_with_the_score_and_counts_its_episodes():
 def test_gaming_is_score_up_and_outcome_down():
     gamed = drift(with_bins(Sample.of(synthetic_scores(PlantedBias(reward_hacking=3.0)))), NO_EVALUATIONS)
     assert gamed.score_change.low > 0 > gamed.outcome_change.high
+
+
+@pytest.mark.parametrize("tested", [1, 2])
+def test_a_question_over_all_weighs_as_much_as_all_questions_inside_of_parts_together(tested):
+    """One of p = 0.02 over all: it has half of the error rate however few are asked inside of parts."""
+    alone = Estimate(1.0, 0.1, 1.9, 9, 9, p=0.02)
+    untested = Contrast("category", "b", "a", ("x",), alone, None, None)
+    overall = replace(untested, within=(), adjusted=alone)
+    inside = [replace(untested, adjusted=replace(alone, p=0.03 + number / 100)) for number in range(tested)]
+    found = with_holm([overall, *inside, untested])
+    assert found[0].p_holm == pytest.approx(0.04) and found[-1].p_holm is None
+    assert found[1].p_holm == pytest.approx({1: 0.04, 2: 0.06}[tested])

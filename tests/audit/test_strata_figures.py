@@ -188,3 +188,11 @@ def test_criteria_are_alike_by_their_ranks_and_the_two_that_are_least_alike_are_
     [effect] = topic.effects
     assert (effect.estimate.value, effect.null, effect.least, effect.weight) == (pytest.approx(0.9), 0.9, 0.0, 0.5)
     assert "its 3 criteria one score: even a and b" in effect.named
+
+
+def test_a_single_degree_of_freedom_is_one():
+    """Scores of 2 and 4 against 7: the two deviate by 1 each from their mean, of which one is free."""
+    [gap] = contrasts(sample(*scored(category=["a", "a", "b"], score=[2.0, 4.0, 7.0])), "category")
+    assert gap.adjusted.value == 4.0 and gap.effect.value == pytest.approx(4.0 / math.sqrt(2.0))
+    [alone] = contrasts(sample(*scored(category=["a", "b"], score=[2.0, 7.0])), "category")
+    assert (alone.adjusted.value, alone.effect) == (5.0, None)

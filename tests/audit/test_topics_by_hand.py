@@ -379,3 +379,15 @@ def test_cells_of_one_action_and_cells_alike_tell_nothing_of_a_preference():
 )
 def test_a_slope_that_cannot_be_stated_says_why(slope, span, why):
     assert _why_no_slope(slope, span) == why
+
+
+def test_roles_share_out_the_weight_of_one_question():
+    """`b` hands on to `a` as `a` does to `b`: two effects, each of half the weight."""
+    rows = [
+        {"task": f"t{n}", "episode": f"{n}.{step}", "step": step, "has_code": True, "role": role, "score": 4.0 + step}
+        for n in range(4)
+        for step in (1, 2)
+        for role in ("a", "b", "a")
+    ]
+    found = handover_gaming(table(*(row | {"state": "ok"} for row in rows)))
+    assert [effect.weight for effect in found.effects] == [2.5, 2.5]

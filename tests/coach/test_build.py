@@ -137,3 +137,14 @@ def test_replies_are_kept_beside_the_ledger_unless_told_otherwise(
         CoachConfig.model_validate({"cache": cache}), Path("run/ledger.jsonl") if has_ledger else None
     )
     assert factory._cache_file == (None if place is None else Path(place)) and factory.budget.spent_usd == 0
+
+
+def test_only_a_model_takes_fallbacks_and_suggests() -> None:
+    rules, model = MemberConfig(name="rules"), MemberConfig(name="openai/a")
+    with pytest.raises(ConfigError, match=r"^coach 'mine:f' takes no fallbacks; name a model to use them$"):
+        make_coach(CoachConfig(name="mine:f", fallbacks=("openai/c",)))
+    with pytest.raises(ConfigError, match=r"^coach 'rules' suggests no replies; name a model, or set coach.suggest=f"):
+        make_coach(CoachConfig(suggest=True))
+    clients = Clients()
+    make_coach(CoachConfig(ensemble=(rules, model), fallbacks=("openai/c",)), "mathchat", clients)  # type: ignore[arg-type]
+    assert clients.named == [("openai/a", None, ("openai/c",))], "one model among the members is enough"

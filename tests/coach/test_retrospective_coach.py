@@ -76,6 +76,19 @@ def test_replies_that_hold_none(reply: str, reason: str) -> None:
         parse_attribution(reply)
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        'RESIDUAL: the draft\n{"contribution": 3, "residual": " "}',
+        'RESIDUAL: the draft\n{"residual": ""}\nCONTRIBUTION: 3',
+        'CONTRIBUTION: 3\nRESIDUAL: the draft\n{"residual": ""}',
+    ],
+)
+def test_an_empty_residual_does_not_take_the_place_of_one_that_says_something(reply: str) -> None:
+    found = parse_attribution(reply)
+    assert found.contribution == 3 and found.residual.startswith("the draft")
+
+
 @given(st.text())
 def test_any_reply_is_read_or_refused(reply: str) -> None:
     try:

@@ -6,6 +6,7 @@ import pytest
 
 from coachrl.coach.prompt_rendering import find_prompt_file
 from coachrl.config import RunConfig, dump_config, find_config, load_config, sources_of, with_absolute_paths
+from coachrl.config.explain import described
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
 from coachrl.text import brief
@@ -209,3 +210,13 @@ def test_a_name_that_is_not_utf_8_is_refused_before_the_run_and_not_when_it_has_
         load_config(None, [], flags)
     shown = brief("a\udcff")
     assert str(refused.value) == f"{key}: a setting is UTF-8 text, and {shown} is none"
+
+
+def test_a_setting_is_told_with_its_value_its_default_and_its_sentence_of_help():
+    config = load_config(None, ["train.steps=7"])
+    [steps] = described(config, "train.steps")
+    assert (steps.key, steps.value, steps.default) == ("train.steps", "7", str(RunConfig().train.steps))
+    assert steps.about == type(config.train).model_fields["steps"].description != ""
+    section = described(config, "coach.evidence")
+    assert {one.key for one in section} == {f"coach.evidence.{key}" for key in type(config.coach.evidence).model_fields}
+    assert all(one.about for one in section) and described(config, "train.stepz") == []

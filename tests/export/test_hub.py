@@ -41,8 +41,11 @@ class Hub(BaseHTTPRequestHandler):
         kept["tokens"].add(self.headers.get("Authorization"))
         if self.server.status != 200:
             self._answer({"error": "no"}, self.server.status)
+        elif self.path == "/api/repos/create" and len(kept["names"]) == self.server.takes:
+            self._answer({"error": "no more"}, 400)
         elif self.path == "/api/repos/create":
             asked = json.loads(body)
+            kept["names"].append(asked["name"])
             kept["visibility"].add(asked["visibility"])
             self._answer({"url": f"https://huggingface.co/{asked.get('organization')}/{asked['name']}"})
         elif self.path == "/api/validate-yaml":
@@ -80,7 +83,8 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.kept, server.status = {"files": {}, "tokens": set(), "visibility": set()}, 200
+    server.kept, server.status = {"files": {}, "tokens": set(), "visibility": set(), "names": []}, 200
+    server.takes = None  # so many repositories are made; None: any number
     server.address = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
@@ -143,3 +147,18 @@ def test_a_checkpoint_that_is_cut_short_is_not_exported(run):
     done = export(run)
     assert done.returncode == 2 and "is cut short" in done.stderr
     assert not [path for path in run.folder.parent.iterdir() if "team" in path.name]
+
+
+def test_what_went_up_before_the_hub_refused_is_named(run, hub):
+    hub.takes = 1
+    done = export(run, "--push", "me/team", HF_TOKEN="hf_secret", HF_ENDPOINT=hub.address)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "--push me/team-solver: the hub did not take it: " in done.stderr
+    assert done.stderr.rstrip().endswith(f"; done before it: {hub.address}/me/team-checker")
+    assert {name.split("/")[1] for name in hub.kept["files"]} == {"team-checker"}
+
+
+def test_nothing_is_said_to_be_done_where_the_first_is_refused(run, hub):
+    hub.takes = 0
+    done = export(run, "--push", "me/team", HF_TOKEN="hf_secret", HF_ENDPOINT=hub.address)
+    assert done.returncode == 1 and "--push me/team-checker: " in done.stderr and "done before" not in done.stderr

@@ -184,3 +184,27 @@ def test_the_first_of_many_wrong_items_ends_the_reading(wire, body):
     with pytest.raises(ValidationError) as error:
         wire._Body.model_validate(body)
     assert error.value.error_count() <= 3  # of a text or a list, each is told
+
+
+@pytest.mark.parametrize(
+    ("wire", "body", "said"),
+    [
+        (chat, chat_body(messages=[USER, {"role": "tool", "content": "?"}]), "a tool's message must say which call it"),
+        (chat, chat_body(tools=[NAN]), "NaN and Infinity are no JSON"),
+        (chat, chat_body(stop=""), "at most 64 texts, none of them empty or of over 1,000 characters"),
+        (chat, chat_body(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "ff"}}), "no tool is ca"),
+        (messages, messages_body(tool_choice={"type": "tool"}), "say which tool"),
+        (messages, messages_body(output_config={"format": {"type": "json_schema"}}), "replies are not held to a form"),
+        (messages, messages_body(messages=[USER, {"role": "assistant", "content": "I"}]), "the last one is the assist"),
+        (responses, responses_body(text={"format": {"type": "json_schema"}}), "replies are not held to a form"),
+        (responses, responses_body(input=[{"type": "item_reference"}]), "nothing is stored here: send the whole"),
+        (responses, responses_body(input=[{"type": "computer_call"}]), "items are messages, function_call and functio"),
+        (responses, responses_body(input=[{"type": "function_call", "name": "f"}]), "a field of this function_call is"),
+        (responses, responses_body(input=[]), "there is nothing in it"),
+        (responses, responses_body(tools=[{"type": "web_search"}]), "the provider's own tools are not here"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_would_be_right(wire, body, said):
+    with pytest.raises(BadRequest) as refused:
+        wire.read(body)
+    assert f": {said}" in str(refused.value)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.report.charts import Chart, Series, forest, number
+from coachrl.report.charts import Chart, Series, forest, number, reliability
 from coachrl.report.page import _duration
 from coachrl.stats import Estimate
 
@@ -57,3 +57,34 @@ def test_a_scale_holds_zero_and_what_is_stacked_is_summed_at_each_step() -> None
 )
 def test_a_time_is_told_in_its_own_unit(seconds: float, shown: str) -> None:
     assert _duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(9999, "9999"), (10_000, "10k"), (99.96, "100"), (100, "100"), (0.001, "0.001"), (0.00099, "9.9e-4")],
+)
+def test_a_number_changes_its_form_at_round_bounds(value: float, shown: str) -> None:
+    assert number(value) == shown and number(-value) == f"-{shown}"
+
+
+def test_a_picture_of_reliability_puts_scores_across_and_success_upwards() -> None:
+    bins = [("low", 0.0, Estimate(0.0, None, None, 4, 4)), ("high", 10.0, Estimate(1.0, 0.5, 1.0, 4, 4))]
+    svg = str(reliability(bins))
+    assert re.findall(r'<circle class="dot n0" cx="([^"]*)" cy="([^"]*)"', svg) == [
+        ("40.0", "260.0"),
+        ("290.0", "10.0"),
+    ]
+    assert re.findall(r'<path class="whisker n0" d="([^"]*)"', svg) == ["M290.0 135.0L290.0 10.0"]
+    assert re.findall(r'<path class="grid" d="([^"]*)"', svg)[0] == "M40.0 260.0L290.0 260.0"
+    assert re.findall(r'text-anchor="(?:end|middle)">([^<]*)<', svg) == [
+        *("0", "0.2", "0.4", "0.6", "0.8", "1"),
+        *("0", "2", "4", "6", "8", "10", "mean score of the last action"),
+    ]
+    assert "<title>success by score</title><desc>low: 0.00 (n = 4 actions, 4 tasks); high: 1.00 [0.50" in svg
+
+
+def test_a_curve_is_described_in_words() -> None:
+    one = Series("one", [(1.0, 2.0), (2.0, 3.0)])
+    svg = str(Chart("reward", [one, Series("two", [(1.0, 0.5)])], "n", unit="points").svg())
+    assert "<title>reward (points) by training step</title><desc>one: 2 → 3; two: 0.5 at step 1</desc>" in svg
+    assert "<title>reward by training step</title>" in str(Chart("reward", [one], "n").svg())

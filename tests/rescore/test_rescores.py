@@ -81,3 +81,16 @@ def test_a_coach_file_that_names_nobody_is_refused(tmp_path, text):
     (rescore.folder / "coach.json").write_text(text)
     with pytest.raises(ConfigError, match=r"coach\.json"):
         read_rescores(tmp_path)
+
+
+def test_an_unknown_label_of_a_run_without_rescores_says_that_there_are_none(tmp_path):
+    with pytest.raises(ConfigError, match=r"has no rescore 'rules'; rescores: none$"):
+        find_rescore(tmp_path, "rules")
+
+
+def test_a_setting_that_one_of_both_lacks_is_another_way_of_judging(tmp_path):
+    open_rescore(tmp_path, JUDGE)
+    for settings, said in (({}, "this is temperature=None"), (JUDGE.settings | {"top_p": 0.0}, "top_p=None")):
+        with pytest.raises(ConfigError, match=f"{said}.*give the same, or another --repeat"):
+            open_rescore(tmp_path, dataclasses.replace(JUDGE, settings=settings))
+    assert open_rescore(tmp_path, dataclasses.replace(JUDGE, repeat=1, settings={})).label.endswith("-r1")

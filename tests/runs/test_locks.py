@@ -250,3 +250,26 @@ def test_what_did_not_fit_on_a_full_disk_is_named_and_not_left_in_half(on_a_full
     assert done.returncode == 1 and "['checkpoints', 'episodes', 'fill', 'model', 'step-000001']" in done.stdout
     [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "No space left on device" in line and "report.html" in line
+
+
+def test_a_lock_that_the_system_refuses_is_named_with_its_reason(tmp_path, monkeypatch):
+    def refused(descriptor, operation):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(ConfigError, match=r"train\.lock cannot be locked: Input/output error$"):
+        locked(tmp_path / LOCK, "training").__enter__()
+
+
+def test_a_lock_that_an_owners_child_still_holds_says_that_the_owner_is_gone(tmp_path):
+    owner_file(tmp_path / LOCK, pid=gone_pid())
+    with (tmp_path / LOCK).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match=r"is gone, but a process that it started still holds .*lock; end that$"):
+            locked(tmp_path / LOCK, "training").__enter__()
+        owner_file(tmp_path / LOCK, pid=gone_pid(), host="elsewhere")
+        with pytest.raises(ConfigError, match=r"is in use by process .* on elsewhere, .*; wait until it ends, or end"):
+            locked(tmp_path / LOCK, "training").__enter__()
+        (tmp_path / LOCK).write_text("")
+        with pytest.raises(ConfigError, match=r"is in use by another process; wait until it ends$"):
+            locked(tmp_path / LOCK, "training").__enter__()

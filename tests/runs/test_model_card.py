@@ -66,3 +66,10 @@ def test_success_is_that_before_training_and_the_last_of_these_weights(lines, ro
     table = body.rpartition("|---|---|---|\n")[2].strip() if rows else ""
     assert table == "\n".join(f"| {step} | {success:.3f} | 8 |" for step, success in rows)
     assert ("No held-out evaluation was made" in body) is (not rows)
+
+
+def test_its_header_says_how_the_hub_lists_it_and_where_figures_come_from():
+    header, body = card(metrics=[{"step": 2, "eval/success": 0.0}])
+    assert header["library_name"] == "transformers" and header["tags"][0] == "coachrl"
+    assert body.rstrip().endswith("| step | success | episodes |\n|---|---|---|\n| 2 | 0.000 | 0 |")
+    assert "| algorithm | `reinforce_pp` |" in body and "\n| | |\n|---|---|\n| initial weights |" in body

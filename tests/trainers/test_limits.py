@@ -78,3 +78,26 @@ def test_a_run_in_which_nobody_acted_trained_nothing(tmp_path, config):
 def test_what_was_left_out_names_its_reasons_and_no_other_metric():
     metrics = {"train/masked/unscored": 0.0, "train/masked/mine": 3.0, "train/groups": 4.0}
     assert left_out_in_words(metrics) == ["3 actions left out: mine"]
+
+
+def test_the_coachs_failures_are_told_first_and_the_last_of_them_in_200_characters(config):
+    everything = {"coach/failed_fraction": 1.0, "train/faulty_fraction": 1.0, "train/overflowed_fraction": 1.0}
+    assert too_much_failed(everything, config).startswith("100% of the coach's calls failed (coach.")
+    broken = NOTHING_FAILED | {"train/faulty_fraction": 1.0, "train/out_of_memory/a": 1.0}
+    assert too_much_failed(broken, config).startswith("100% of the episodes broke")
+    long = too_much_failed(everything, config, "x" * 500)
+    assert 190 <= long.count("x") - "max".count("x") <= 200
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("truncated", "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them"),
+        ("unscored", "no score of the coach (coach.max_failed_fraction says how many may fail), or None of your own"),
+        ("group_of_one", "nothing to compare with; train.group_size=2 or more"),
+        ("no_spread", "all of a group scored alike; a larger train.group_size, or sampling.candidates of a tree"),
+    ],
+)
+def test_what_was_left_out_names_the_setting_that_decides_it(reason, words):
+    [said] = left_out_in_words({f"train/masked/{reason}": 1.0})
+    assert said.startswith(f"1 action left out: {words}")

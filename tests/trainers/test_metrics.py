@@ -180,3 +180,14 @@ def test_a_clocks_laps_sum_to_the_step_and_each_begins_where_the_last_one_ended(
     clock.lap("rollout")
     clock.lap("score")
     assert clock.metrics() == {"time/rollout_s": 1.0, "time/score_s": 4.0, "time/step_s": 5.0}
+
+
+def test_tokens_a_second_are_those_of_the_named_lap_and_a_lap_of_no_time_divides_by_none(monkeypatch):
+    now = iter((10.0, 12.0, 12.0))
+    monkeypatch.setattr("coachrl.trainers.metrics.time.monotonic", lambda: next(now))
+    clock = Clock()
+    clock.lap("rollout")
+    clock.lap("score")
+    assert clock.rate("rollout", 8) == {"time/rollout_tokens_per_s": 4.0}
+    assert clock.rate("score", 0) == {"time/score_tokens_per_s": 0.0}
+    assert clock.rate("score", 1)["time/score_tokens_per_s"] == pytest.approx(1e9)

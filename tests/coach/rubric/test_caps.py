@@ -2,7 +2,7 @@
 
 import pytest
 
-from coachrl.coach.rubric.caps import Caps, parse_caps
+from coachrl.coach.rubric.caps import SITUATIONS, Caps, parse_caps
 from coachrl.coach.rubric.points import Cap
 from coachrl.errors import ConfigError
 from coachrl.types import Outcome
@@ -80,3 +80,18 @@ def test_what_is_no_cap_is_named_by_its_place(caps: object, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_caps({"caps": caps}, "p")
     assert str(caught.value).startswith(f"coach prompt p: {said}")
+
+
+def test_every_situation_and_bound_is_told_in_words_of_its_own() -> None:
+    steps = {"below": {10: 9}, "up_to": {50: 6}, "else": 4}
+    caps = dict.fromkeys(SITUATIONS, 3) | {"f1": {"from": {0.85: 9}, "else": 3}, "mae_pct_iqr": steps}
+    lines = parse_caps({"caps": caps}, "p").words().splitlines()
+    assert lines[-2:] == [
+        "- F1 0.85 and up: at most 9; otherwise: at most 3.",
+        "- MAE in % of the interquartile range of the targets below 10: at most 9; up to 50: at most 6; "
+        "otherwise: at most 4.",
+    ]
+    told = {"no_answer": "answer", "no_code": "could be run", "wrong_estimator": "wrong kind", "cut": "length limit"}
+    for name, words in told.items():
+        assert words in lines[list(SITUATIONS).index(name)]
+    assert Caps({}).words() == "None." and Caps({}).of_situation("cut") == 10

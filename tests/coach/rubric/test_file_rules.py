@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from coach_requests import coded, make_action, request_for
 
-from coachrl.coach.rubric.files import file_rules
+from coachrl.coach.rubric.files import FILE_CAPS, file_rules
 from coachrl.coach.rubric.points import total
 from coachrl.types import Action, Execution, Outcome
 
@@ -201,3 +201,12 @@ def test_faults_of_files_that_another_agent_owes_are_not_held_against_who_left_t
     features = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
     saved = coded("modeler", "fit()", Execution("ok"), before=features, after=(*features, "model.pkl"))
     assert scored(replace(saved, result="X_train.pkl: not numbers: origin"))[0] == 8.5
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "roc_auc"])
+def test_measured_quality_holds_a_score_from_its_bounds_on(metric: str) -> None:
+    bounds = {0.85: 9, 0.849: 8, 0.75: 8, 0.749: 6, 0.65: 6, 0.649: 4, 0.55: 4, 0.549: 3}
+    assert {value: FILE_CAPS.of_outcome(Outcome(True, {metric: value})).at_most for value in bounds} == bounds
+    errors = {9.99: 9, 10: 8, 24.99: 8, 25: 6, 50: 6, 50.01: 4}
+    found = {value: FILE_CAPS.of_outcome(Outcome(True, {"rmse_pct_range": value})).at_most for value in errors}
+    assert found == errors

@@ -117,3 +117,9 @@ def test_bounds_of_levels() -> None:
     assert given == {9.9: 9, 10: 7, 30: 5, 31: 1}
     assert caps.of_outcome(Outcome(True, {"f1": 0.1})) is None
     assert caps.of_outcome(Outcome(False)) is None
+
+
+def test_a_constant_prediction_is_right_as_often_as_the_largest_class() -> None:
+    measured = {b.shape: b.outcome.metrics["accuracy"] for b in BASELINES if b.saved and b.category == "classification"}
+    assert measured == {"balanced": 0.5, "three to seven": 0.7, "one in ten": 0.9, "three": 0.5}
+    assert not any(b.outcome.success for b in idle_baselines())

@@ -246,3 +246,59 @@ def test_giving_up_is_told_from_never_having_begun() -> None:
     said = make_action("executor", "It is 12.", index=1, turn=1)
     for previous, words in (((), "no closed code block"), ((coded("executor", "x", Execution("error")),), "gave up")):
         assert found(code_rules(request_for(said, previous)), words) == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "usable", "grounded"),
+    [
+        ("3 * 4", "states arithmetic that can be worked out: 3 * 4", "100% of its arithmetic's numbers come from the"),
+        (r"\boxed{12}", "states an answer, but no arithmetic", "no arithmetic whose numbers could come from"),
+        ("I say 3.", "holds numbers, but no arithmetic", "no arithmetic whose numbers could come from"),
+        ("Nothing.", "holds no number", "no arithmetic whose numbers could come from"),
+    ],
+)
+def test_a_draft_is_told_what_its_numbers_lack(text: str, usable: str, grounded: str) -> None:
+    reasons = [rule.reason for rule in draft_rules(request_for(make_action("solver", text)))]
+    assert reasons[-3] == usable and reasons[-2].startswith(grounded)
+
+
+def test_a_reply_at_its_length_limit_has_not_ended_by_itself() -> None:
+    for reason, points in (("ended by itself", (1, 1)), ("hit the length limit", (0, 1))):
+        action = make_action("solver", "3 * 4", finish="stop" if points[0] else "length")
+        rules = draft_rules(request_for(action))
+        assert found([rule for rule in rules if isinstance(rule, RubricPoints)], reason) == points
+
+
+@pytest.mark.parametrize(
+    ("code", "execution", "said", "cap"),
+    [
+        ("print(3 * 4)", ok("12"), {"the code computes": (2, 2), "printed a short result": (1, 1)}, None),
+        ("print(12)", ok("12"), {"the code only states a constant": (0, 2), "printed a short result": (1, 1)}, None),
+        ("x = 3 * 4", ok(""), {"printed nothing": (0, 1), "printed nothing, so no result": 6.0}, 6.0),
+        ("print(3 * 4)", ok("1" * 401), {"printed 401 characters; a result is shorter": (0.5, 1)}, None),
+        ("print(3 * 4)", Execution("error"), {"printed nothing": (0, 1), "tried, but the code failed": 5.0}, 5.0),
+        ("print(3 *", ok("12"), {"not valid Python": (0, 1), "the code is not valid Python": 3}, 3),
+    ],
+)
+def test_an_executor_is_told_what_its_code_lacks(
+    code: str, execution: Execution, said: dict[str, object], cap: float | None
+) -> None:
+    rules = code_rules(request_for(coded("executor", code, execution)))
+    assert {words: found(rules, words) for words in said} == said
+    assert [rule.at_most for rule in rules if isinstance(rule, Cap)] == ([] if cap is None else [cap])
+
+
+@pytest.mark.parametrize(
+    ("fences", "reason"),
+    [(2, "one closed code block"), (3, "a code block that is never closed"), (4, "several code blocks")],
+)
+def test_blocks_are_told_apart_by_their_fences(fences: int, reason: str) -> None:
+    action = replace(coded("executor", "print(3 * 4)", ok("12")), text="```\nprint(3 * 4)\n" * fences)
+    assert code_rules(request_for(action))[0].reason == reason
+
+
+def test_a_report_says_whether_it_is_what_the_code_printed() -> None:
+    before = (coded("executor", "x", ok("12")),)
+    for text, words, points in (("It is 12.", "reports what", 7), ("It is 9.", "does not report what", 2)):
+        rules = code_rules(request_for(make_action("executor", text, index=1, turn=1), before))
+        assert found(rules, f"{words} the code printed") == (points, 7)

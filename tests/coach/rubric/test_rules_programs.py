@@ -240,3 +240,9 @@ def test_a_main_agent_is_paid_for_what_it_makes_of_its_helper(body, points):
 )
 def test_a_helper_is_held_to_a_function_that_returns_something(code, points):
     assert found(ask("coop_code", "helper", block(f"def {code}")), "aux") == (points, 5)
+
+
+def test_a_function_that_is_not_there_earns_nothing_for_itself():
+    rules = program_rules(ask("code", "coder", block("def other(limit):\n    return []")))
+    assert RubricPoints(0, 3, "does not define prime_gaps") in rules
+    assert RubricPoints(3, 3, "defines prime_gaps") in program_rules(ask("code", "coder", FUNCTION))

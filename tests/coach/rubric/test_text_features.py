@@ -242,3 +242,18 @@ def test_estimators_are_told_by_the_names_that_their_libraries_give_them() -> No
 @pytest.mark.parametrize("code", ["x += 1", "x = a > b", "for i in x: pass", "while x: pass", "f.print(1)"])
 def test_a_loop_a_comparison_and_a_call_are_computing(code: str) -> None:
     assert computes(code)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"\boxed{3 * 4}, since 3 + 1", 12),
+        (r"\boxed{12}" + "\n7 * 2", 12),
+        (r"\boxed{11} no, \boxed{12}", 12),
+        ("3 * 4\n7 * 2", 14),
+        ("7 * 2\nSo 3.", 3),
+        ("", None),
+    ],
+)
+def test_an_answer_is_the_last_box_and_else_the_last_line(text: str, value: int | None) -> None:
+    assert answer_of(text) == value

@@ -202,3 +202,11 @@ def test_what_each_shipped_one_needs(name, coach, environment, reference, walks_
 def test_sampling_that_does_not_go_with_the_algorithm_is_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         load_config(None, overrides)
+
+
+def test_candidates_that_no_coach_scores_go_with_a_coach_that_would_see_the_outcome():
+    tree = ["algorithm.name=at_grpo", "sampling.scheme=tree", "coach.evidence.ground_truth=last"]
+    config = load_config(None, [*tree, "reward.source=environment"])
+    assert (config.coach.evidence.ground_truth, config.sampling.scheme) == ("last", "tree")
+    with pytest.raises(ConfigError, match="needs each score before the episode goes on"):
+        load_config(None, tree)

@@ -44,3 +44,20 @@ def test_magrpo_has_its_own_loss_and_takes_no_data_of_older_weights():
     load_config(None, [*distributed, "algorithm.name=grpo"])
     with pytest.raises(ConfigError, match="=magrpo has no correction for that"):
         load_config(None, [*distributed, "algorithm.name=magrpo"])
+
+
+def test_roles_that_share_a_policy_are_compared_apart():
+    """Two roles on one policy: each is held against its own role in the other episode, and no role's rewards enter the
+    other's sums."""
+    team = [
+        sample(f"{episode}{role}", episode=episode, role=role, index=index)
+        for episode in "12"
+        for index, role in enumerate(("helper", "main"))
+    ]
+    rewards = {"1helper": 1.0, "2helper": 3.0, "1main": 10.0, "2main": 4.0}
+    for returns in ("centered_sum", "sum_as_in_the_paper"):
+        got, batch = advantages(team, rewards, name="magrpo", returns=returns)
+        assert {key: float(value[0]) for key, value in got.items()} == pytest.approx(
+            {"1helper": -1.0, "2helper": 1.0, "1main": 3.0, "2main": -3.0}
+        )
+        assert (batch.groups, batch.groups_of_one, batch.groups_without_spread) == (2, 0, 0)
