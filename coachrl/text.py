@@ -23,6 +23,7 @@ _SHOWN_IN_LINE = 300  # characters of a value, or of somebody's words, in one li
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _PASSWORD = re.compile(r"(?<=://)(?!\*\*\*@)[^\s/?#'\"]+(?=@)")  # to the last @: a password may hold one
 _KEY_NAMES = "key|token|secret|password|passwd|pwd|pass|auth|signature|sig|credential"
+_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _QUERY_KEY = re.compile(rf"(?i)([?&#][\w.-]*(?:{_KEY_NAMES})=)(?!\*\*\*)[^\s&#'\"]+")
 
 
@@ -83,6 +84,11 @@ def holds_password(text: str) -> bool:
 def without_passwords(text: str) -> str:
     """`text` with what `holds_password` finds starred."""
     return _QUERY_KEY.sub(r"\1***", _PASSWORD.sub("***", text))
+
+
+def names_secret(variable: str) -> bool:
+    """Whether an environment variable of that name looks as if it held a secret."""
+    return any(word in variable.upper() for word in _SECRET_NAMES)
 
 
 def _spelled(character: str) -> str:
