@@ -117,6 +117,12 @@ async def test_many_odd_columns_are_cut_short_and_odd_names_stay_on_one_line(san
     assert len(said) < 600
 
 
+async def test_half_a_character_in_a_columns_name_hides_no_other_fault(sandbox):
+    said = await inspected(sandbox, "X['a\\ud83d'] = 'x'\ny = None")
+    assert [fault.file for fault in read_faults(said)] == ["X_train.pkl", "y_train.pkl", "X_test.pkl"], said
+    assert r"a\ud83d" in said
+
+
 EVIL = """
 class Call:
     def __init__(self, function, *values): self.made = function, values
