@@ -24,6 +24,7 @@ import yaml
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.text import brief, one_line
 
+_SHOWN_CHARS = 40  # of a number, in an error
 _Number = TypeVar("_Number", int, float)
 _SEPARATORS = ",;\t"  # of a CSV file
 MAX_DEPTH = 64  # sections in sections: far more than any file needs, far less than what ends Python's stack
@@ -79,7 +80,8 @@ class _Loader(yaml.SafeLoader):
         is_octal = re.fullmatch(r"[-+]?0\d+", written) and int(written) != value
         if is_octal or ":" in written:
             base, marks = (8, "zeros before it") if is_octal else (60, "colons")
-            problem = f"{node.value} is {value} in YAML, which counts it in base {base}: write a number without {marks}"
+            looks, reads = one_line(node.value, _SHOWN_CHARS), one_line(brief(value), _SHOWN_CHARS)
+            problem = f"{looks} is {reads} in YAML, which counts it in base {base}: write a number without {marks}"
             raise yaml.MarkedYAMLError(problem=f"{problem}, and text in quotes", problem_mark=node.start_mark)
         return value
 
