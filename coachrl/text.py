@@ -70,9 +70,12 @@ def brief(value: Any) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """', did you mean …?' where a known word is close, else an empty string."""
-    matches = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.5)
-    return f", did you mean '{matches[0]}'?" if matches else ""
+    """', did you mean …?' where a known word is close, in whatever case it is written, else an empty string."""
+    names = list(known)
+    alike = {name.lower(): name for name in names}
+    matches = difflib.get_close_matches(word[:100], names, n=1, cutoff=0.5)
+    matches = matches or difflib.get_close_matches(word[:100].lower(), alike, n=1, cutoff=0.5)
+    return f", did you mean '{alike.get(matches[0], matches[0])}'?" if matches else ""
 
 
 def holds_password(text: str) -> bool:
