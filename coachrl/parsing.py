@@ -55,6 +55,16 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=self.get_mark())
         super().fetch_flow_collection_start(TokenClass)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as wrong:
+            if not isinstance(node, yaml.ScalarNode):
+                raise
+            shown, kind = one_line(node.value, _SHOWN_CHARS), node.tag.rpartition(":")[2]
+            problem = f"'{shown}' cannot be read as YAML's {kind}; put text in quotes"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from wrong
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
@@ -223,7 +233,7 @@ def read_text(path: Path, where: str, error: type[CoachrlError] = ConfigError) -
     try:
         return whole_text(path)
     except UnicodeDecodeError as wrong:
-        raise error(f"{where}: not UTF-8 text: {wrong}") from wrong
+        raise error(f"{where}: not UTF-8 text: {wrong}; save it as UTF-8") from wrong
     except (EOFError, zlib.error, gzip.BadGzipFile) as wrong:
         raise error(f"{where}: not a whole gzip file: {wrong}") from wrong
     except OSError as wrong:
