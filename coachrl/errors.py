@@ -55,6 +55,9 @@ class SandboxUnavailable(SandboxError, exit_code=2, blame="run"):
 class CoachError(CoachrlError):
     """A coach call that gave no score: the reply did not parse, the provider refused, or retries ran out."""
 
+    price_known: bool = True
+    """False where the coach may have spent what nobody has seen."""
+
 
 class CoachUnavailable(CoachError, exit_code=2):
     """The coach cannot be used at all (unknown model, wrong key, no such prompt). Raised before any rollout."""

@@ -17,13 +17,15 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.text import brief, one_line
 
+_SHOWN_CHARS = 40  # of a number, in an error
+_Number = TypeVar("_Number", int, float)
 _SEPARATORS = ",;\t"  # of a CSV file
 MAX_DEPTH = 64  # sections in sections: far more than any file needs, far less than what ends Python's stack
 MAX_VALUES = 10_000  # in one YAML text, with what its aliases stand for
@@ -53,6 +55,16 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=self.get_mark())
         super().fetch_flow_collection_start(TokenClass)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as wrong:
+            if not isinstance(node, yaml.ScalarNode):
+                raise
+            shown, kind = one_line(node.value, _SHOWN_CHARS), node.tag.rpartition(":")[2]
+            problem = f"'{shown}' cannot be read as YAML's {kind}; put text in quotes"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from wrong
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
@@ -65,11 +77,33 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return self._as_it_looks(node, super().construct_yaml_int(node))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        return self._as_it_looks(node, super().construct_yaml_float(node))
+
+    def _as_it_looks(self, node: yaml.ScalarNode, value: _Number) -> _Number:
+        """`value`, unless it is what YAML makes of 010 (8, as an octal number) or of 1:30 (90, as minutes and
+        seconds)."""
+        written = node.value.replace("_", "")
+        is_octal = re.fullmatch(r"[-+]?0\d+", written) and int(written) != value
+        if is_octal or ":" in written:
+            base, marks = (8, "zeros before it") if is_octal else (60, "colons")
+            looks, reads = one_line(node.value, _SHOWN_CHARS), one_line(brief(value), _SHOWN_CHARS)
+            problem = f"{looks} is {reads} in YAML, which counts it in base {base}: write a number without {marks}"
+            raise yaml.MarkedYAMLError(problem=f"{problem}, and text in quotes", problem_mark=node.start_mark)
+        return value
+
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
         if node is not None and _weight(node, {}, 0) > MAX_VALUES:
             raise yaml.YAMLError(f"it stands for more than {MAX_VALUES:,} values; write what aliases repeat once")
         return node
+
+
+for _tag, _construct in (("int", _Loader.construct_yaml_int), ("float", _Loader.construct_yaml_float)):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _construct)
 
 
 def _is_empty(node: yaml.Node) -> bool:
@@ -199,7 +233,7 @@ def read_text(path: Path, where: str, error: type[CoachrlError] = ConfigError) -
     try:
         return whole_text(path)
     except UnicodeDecodeError as wrong:
-        raise error(f"{where}: not UTF-8 text: {wrong}") from wrong
+        raise error(f"{where}: not UTF-8 text: {wrong}; save it as UTF-8") from wrong
     except (EOFError, zlib.error, gzip.BadGzipFile) as wrong:
         raise error(f"{where}: not a whole gzip file: {wrong}") from wrong
     except OSError as wrong:

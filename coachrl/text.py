@@ -23,6 +23,7 @@ _SHOWN_IN_LINE = 300  # characters of a value, or of somebody's words, in one li
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _PASSWORD = re.compile(r"(?<=://)(?!\*\*\*@)[^\s/?#'\"]+(?=@)")  # to the last @: a password may hold one
 _KEY_NAMES = "key|token|secret|password|passwd|pwd|pass|auth|signature|sig|credential"
+_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _QUERY_KEY = re.compile(rf"(?i)([?&#][\w.-]*(?:{_KEY_NAMES})=)(?!\*\*\*)[^\s&#'\"]+")
 
 
@@ -69,9 +70,12 @@ def brief(value: Any) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """', did you mean …?' where a known word is close, else an empty string."""
-    matches = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.5)
-    return f", did you mean '{matches[0]}'?" if matches else ""
+    """', did you mean …?' where a known word is close, in whatever case it is written, else an empty string."""
+    names = list(known)
+    alike = {name.lower(): name for name in names}
+    matches = difflib.get_close_matches(word[:100], names, n=1, cutoff=0.5)
+    matches = matches or difflib.get_close_matches(word[:100].lower(), alike, n=1, cutoff=0.5)
+    return f", did you mean '{alike.get(matches[0], matches[0])}'?" if matches else ""
 
 
 def holds_password(text: str) -> bool:
@@ -83,6 +87,11 @@ def holds_password(text: str) -> bool:
 def without_passwords(text: str) -> str:
     """`text` with what `holds_password` finds starred."""
     return _QUERY_KEY.sub(r"\1***", _PASSWORD.sub("***", text))
+
+
+def names_secret(variable: str) -> bool:
+    """Whether an environment variable of that name looks as if it held a secret."""
+    return any(word in variable.upper() for word in _SECRET_NAMES)
 
 
 def _spelled(character: str) -> str:

@@ -142,10 +142,26 @@ def test_a_key_that_holds_a_colon_stands_in_quotes_or_has_a_value():
     assert parse_yaml("a: &x {b: 1}\nc: {<<: *x, <<: *x}", "f")["c"] == {"b": 1}
 
 
-@pytest.mark.parametrize("text", ["when: 2001-13-45", "x: !!bool maybe", "x: !!int abc"])
-def test_a_value_that_its_tag_does_not_allow_is_told_to_stand_in_quotes(text):
-    with pytest.raises(ConfigError, match=r"^f: not YAML: .*; put text in quotes$"):
-        parse_yaml(text, "f")
+@pytest.mark.parametrize(
+    ("text", "value", "kind"),
+    [
+        ("2001-13-45", "2001-13-45", "timestamp"),
+        ("!!bool maybe", "maybe", "bool"),
+        ("!!int abc", "abc", "int"),
+        ("0x_", "0x_", "int"),
+        ("9" * 5000, "9" * 20 + " … " + "9" * 20, "int"),
+    ],
+)
+def test_a_value_that_its_tag_does_not_allow_is_named_with_its_line_and_told_to_stand_in_quotes(text, value, kind):
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml(f"a: 1\nb: {text}", "f")
+    assert str(caught.value) == f"f, line 2: not YAML: '{value}' cannot be read as YAML's {kind}; put text in quotes"
+
+
+def test_a_file_in_another_encoding_is_told_to_be_saved_as_utf_8(tmp_path):
+    (path := tmp_path / "c.yaml").write_bytes("name: Grüße".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"^f: not UTF-8 text: .*; save it as UTF-8$"):
+        read_text(path, "f")
 
 
 def test_lines_of_json_are_numbered_as_they_stand_in_the_file():

@@ -17,7 +17,7 @@ from coachrl.coach.clients.ledger import Call, Ledger, calls_to
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.repeated_warnings import RepeatedWarnings
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
-from coachrl.types import CoachScore, Episode, Usage
+from coachrl.types import ONE_ATTEMPT, CoachScore, Episode, Usage
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +200,9 @@ class CoachPool:
                 self.last_failure = str(error)
                 who = f"action {ids[0]} has" if len(ids) == 1 else f"{len(ids)} siblings of action {ids[0]} have"
                 self._warnings.warn(f"{who} no score", self.last_failure)
-                scores = [CoachScore(key, "failed", rationale=str(error), model=coach.name) for key in ids]
+                usage = ONE_ATTEMPT if error.price_known else replace(ONE_ATTEMPT, cost_usd=None)
+                failed = CoachScore("", "failed", rationale=str(error), model=coach.name, usage=usage)
+                scores = [replace(failed, action_id=key) for key in ids]
             if len(scores) > 1:  # what a comparison took stands once, on the first of them
                 scores = [replace(score, usage=Usage()) for score in scores]
             scores[0] = asked.with_all_calls(scores[0])

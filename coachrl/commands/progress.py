@@ -41,7 +41,7 @@ class Display:
         self._task: Any = None
         self._began = time.monotonic()
         self._succeeded = self._done = self._tokens = 0
-        self._spent_usd: float | None = 0.0  # None: some price is not known
+        self._prices: list[float | None] = []  # of each step that has ended; None where it is not known
 
     def __enter__(self) -> Display:
         self._bar.start()
@@ -62,20 +62,23 @@ class Display:
         self._succeeded += episode.outcome.success
         self._tokens += self.drawn_tokens([episode])
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
-        note = f"success {self._succeeded}/{self._done}  {rate:.0f} tokens/s  {self._spent()}"
+        note = f"success {self._succeeded}/{self._done}  {rate:.0f} tokens/s{self._spent()}"
         self._bar.update(self._task, advance=1, note=note)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         if "train/success" in metrics:
-            price = metrics.get("cost/usd")
-            self._spent_usd = None if price is None or self._spent_usd is None else self._spent_usd + price
+            self._prices.append(metrics.get("cost/usd"))
         line = step_line(metrics)
         if "time/step_s" in metrics and self._steps is not None and self._steps > metrics["step"]:
             line += f" | {duration((self._steps - metrics['step']) * metrics['time/step_s'])} left"
         self._console.print(Text(printable(line)), soft_wrap=True)
 
     def _spent(self) -> str:
-        return "$?" if self._spent_usd is None else f"${self._spent_usd:.2f}"
+        """What the steps that have ended came to. Of the first one nothing is known while it goes on."""
+        known = [price for price in self._prices if price is not None]
+        if not self._prices:
+            return ""
+        return f"  ${sum(known):.2f}" if len(known) == len(self._prices) else "  $?"
 
 
 def _all_tokens(episodes: Sequence[Episode]) -> int:

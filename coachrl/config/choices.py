@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dis
 import functools
 import importlib
 import inspect
@@ -19,6 +20,7 @@ from coachrl.errors import CoachrlError, ConfigError
 from coachrl.text import nearest, one_line, said
 
 _PACKAGE = Path(__file__).parent.parent
+_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def check_choice(value: str, kind: str, shipped: Collection[str], example: str) -> str:
@@ -51,14 +53,27 @@ def user_code(what_failed: str, error: type[CoachrlError]) -> Iterator[None]:
 
 def is_own_doing(raised: BaseException) -> bool:
     """Whether code of the user's own is why `raised` came out of it: it is no Ctrl-C, and not the end of the task that
-    the code runs in. A task that the code itself has cancelled is its own doing."""
+    the code runs in. A task that the code itself has cancelled, and a KeyboardInterrupt that it raises, are its own
+    doing."""
     if isinstance(raised, asyncio.CancelledError):
         try:
             task = asyncio.current_task()
         except RuntimeError:  # no loop runs
             return True
         return task is None or not task.cancelling()
-    return not isinstance(raised, KeyboardInterrupt)
+    return not isinstance(raised, KeyboardInterrupt) or _is_raised_in_words(raised)
+
+
+def _is_raised_in_words(interrupt: KeyboardInterrupt) -> bool:
+    """Whether a `raise` made the interrupt: Ctrl-C makes one between two instructions of whatever runs, or in asyncio's
+    handler, or behind another one."""
+    place = interrupt.__traceback__
+    if place is None or isinstance(interrupt.__context__, KeyboardInterrupt):
+        return False
+    while place.tb_next is not None:
+        place = place.tb_next
+    code = place.tb_frame.f_code
+    return code.co_code[place.tb_lasti] == _RAISE and code.co_filename != asyncio.runners.__file__
 
 
 def check_plain(function: Any, what: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from coachrl.parsing import usable_path
@@ -25,10 +25,33 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python counts True as 1."""
+        if _holds_bool(value) and _asks_number(cls.model_fields[info.field_name or ""].annotation):
+            raise ValueError("it must be a number: neither true nor false is one, nor are yes, no, on and off")
+        return value
+
     @field_validator("*")
     @classmethod
     def _paths_are_usable(cls, value: Any) -> Any:
         return usable_path(value) if isinstance(value, Path) else value
+
+
+def _holds_bool(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return any(map(_holds_bool, value)) if isinstance(value, list | tuple) else isinstance(value, bool)
+
+
+def _asks_number(annotation: Any) -> bool:
+    """Whether the type of a setting has a number in it, and no place for a bool."""
+    parts = get_args(annotation) or (annotation,)
+    leaves = [part for part in parts if not get_args(part)]
+    if any(part in (bool, Any) or (isinstance(part, type) and issubclass(part, BaseModel)) for part in leaves):
+        return False
+    return any(part in (int, float) for part in leaves) or any(map(_asks_number, filter(get_args, parts)))
 
 
 def is_resumable(field: FieldInfo) -> bool:

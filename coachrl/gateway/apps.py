@@ -20,13 +20,12 @@ from coachrl.config.choices import check_takes, import_by_path, is_own_doing
 from coachrl.errors import AppFailed, ConfigError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
-from coachrl.text import one_line, said
+from coachrl.text import names_secret, one_line, said
 from coachrl.types import Task
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
-_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _MOST_RESULT_BYTES = 16 * 2**20
 _DRAIN_S = 5.0
 """How long the rest of what an app has printed may take to be read once it has ended."""
@@ -204,11 +203,7 @@ async def called(function: Callable[..., Any], *arguments: Any, name: str) -> An
 
 def app_environment(endpoint: Endpoint, environment: Mapping[str, str], passed: frozenset[str]) -> dict[str, str]:
     """The environment of an app: ours without what looks secret, and where it finds its team."""
-    kept = {
-        name: value
-        for name, value in environment.items()
-        if name in passed or not any(word in name.upper() for word in _SECRET_NAMES)
-    }
+    kept = {name: value for name, value in environment.items() if name in passed or not names_secret(name)}
     host = urlsplit(endpoint.base_url).hostname or ""
     direct = ",".join(part for part in (kept.get("NO_PROXY", kept.get("no_proxy", "")), host) if part)
     return {

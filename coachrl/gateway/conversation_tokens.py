@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from coachrl.errors import ContextOverflow, PolicyError
@@ -118,6 +120,17 @@ def read_reply(action: Action, call: Call, tokenizer: PolicyTokenizer) -> Reply:
         tool_calls=asked,
         stop_text=stop_text,
     )
+
+
+def with_own_ids(reply: Reply, given: Counter[str]) -> Reply:
+    """An equal reply to an equal call is another one: its functions are told apart, as their results are. given: how
+    often each id was made before; it is counted on."""
+    own = []
+    for function in reply.tool_calls:
+        given[function.id] += 1
+        times = given[function.id]
+        own.append(function if times == 1 else replace(function, id=f"{function.id}_{times}"))
+    return replace(reply, tool_calls=tuple(own))
 
 
 def asked_functions(text: str, call: Call, action: Action) -> tuple[FunctionCall, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from coachrl.coach.clients.base import UNREADABLE, ChatRequest, with_usage, without_secrets
 from coachrl.coach.clients.base import Reply as Counted
@@ -23,6 +23,7 @@ from coachrl.coach.clients.ledger import Ledger, Message, record_call
 from coachrl.coach.clients.litellm import import_litellm
 from coachrl.coach.clients.providers import longest_reply, price_of, resolve_model
 from coachrl.coach.clients.retrying import ChatClientFactory
+from coachrl.config import Section
 from coachrl.errors import ConfigError, ProviderFailed
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Piece, Reply, StopReason
 from coachrl.gateway.conversation_tokens import as_message, said_in, text_of
@@ -38,10 +39,8 @@ _OWN_FAULTS = (400, 413, 422)
 """What a provider says of a request that is the app's to mend."""
 
 
-class GatewayRole(BaseModel):
+class GatewayRole(Section):
     """One role of an app: what the app gives as the model's name."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: str | None = Field(None, description="The policy that it plays with. By default it is the role's name.")
     description: str = Field("", description="One sentence for the coach; without it, the system prompt says enough.")

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from coachrl.coach.clients.ledger import calls_to
 from coachrl.errors import AppBroken, ContextOverflow
@@ -21,6 +21,7 @@ from coachrl.gateway.conversation_tokens import (
     read_reply,
     said_in,
     text_of,
+    with_own_ids,
 )
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
@@ -151,7 +152,7 @@ class PlayedEpisode:
 
         with told_as_it_grows(call, place, tokenizer, prompt):
             action = await agent.answer(prompt, scoring)
-        reply = self._with_own_ids(read_reply(action, call, tokenizer))
+        reply = with_own_ids(read_reply(action, call, tokenizer), self._ids)
         self._conversations.remember(call, reply, action.prompt_ids)
         self._expect_results(action, agent.role, reply)
         return reply
@@ -188,15 +189,6 @@ class PlayedEpisode:
         if role.name in self._unscored:
             return "never"
         return "later" if asks else "now"
-
-    def _with_own_ids(self, reply: Reply) -> Reply:
-        """An equal reply to an equal call is another action: its functions are told apart, as their results are."""
-        own = []
-        for function in reply.tool_calls:
-            self._ids[function.id] += 1
-            times = self._ids[function.id]
-            own.append(function if times == 1 else replace(function, id=f"{function.id}_{times}"))
-        return replace(reply, tool_calls=tuple(own))
 
     def _expect_results(self, action: Action, role: Role, reply: Reply) -> None:
         asked = _Asked(action.index, role, reply)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from coachrl.errors import ContextOverflow
 from coachrl.gateway.calls import Call, Reply, UnknownModel, WrongToken
-from coachrl.gateway.conversation_tokens import Conversations, read_reply
+from coachrl.gateway.conversation_tokens import Conversations, read_reply, with_own_ids
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
 from coachrl.pipelines.generation import Generator, reply_text, stopped_at
@@ -62,7 +63,8 @@ class ServedTeam:
         seed = secrets.randbits(63) if call.seed is None else call.seed
         prompt = self._conversations.prompt(call, self._generator.tokenizer(role.policy), role.thinking)
         draws = (self._draw(role, call, prompt, place, derive_seed(seed, place)) for place in range(call.n))
-        return await together(draws)
+        given: Counter[str] = Counter()
+        return [with_own_ids(reply, given) for reply in await together(draws)]
 
     async def _draw(self, role: Role, call: Call, prompt: ReadPrompt, place: int, seed: int) -> Reply:
         tokenizer = self._generator.tokenizer(role.policy)

@@ -85,7 +85,7 @@ def read_file(path: Path) -> Source:
         raise TaskError(f"{where}: {getattr(error, 'strerror', None) or error}") from error
     kind = Path(path.name.removesuffix(".gz")).suffix.lower()
     if kind in (".csv", ".tsv"):
-        entries = [(f"line {line}", row) for line, row in csv_rows(_text(path, where), where, TaskError)]
+        entries = [(f"line {line}", row) for line, row in csv_rows(read_text(path, where, TaskError), where, TaskError)]
     elif kind == ".parquet":
         entries = _parquet_entries(path, where)
     else:
@@ -101,18 +101,9 @@ def nearest_beside(path: Path) -> str:
     return nearest(path.name, beside)
 
 
-def _text(path: Path, where: str) -> str:
-    try:
-        return read_text(path, where, TaskError)
-    except TaskError as error:
-        if isinstance(error.__cause__, UnicodeDecodeError):
-            raise TaskError(f"{error}; save it as UTF-8") from error
-        raise
-
-
 def _read_json(path: Path, where: str, kind: str) -> list[Entry]:
     try:
-        return _json_entries(_text(path, where), where)
+        return _json_entries(read_text(path, where, TaskError), where)
     except TaskError as error:
         if kind in _JSON:
             raise

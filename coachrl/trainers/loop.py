@@ -325,16 +325,7 @@ class Trainer:
         """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step; an
         older one has to do where the step's update has begun."""
         self.step -= 1
-        try:
-            self._writer.wait()
-        except OSError as not_written:  # tried once more below
-            log.warning("the last checkpoint was not written: %s", not_written)
-        if self._last_update_begun == self.step and not self._is_kept():
-            try:
-                self._checkpoint_after(error)
-            except OSError as not_written:
-                log.error("step %d: %s; no checkpoint of the step before: %s", self.step + 1, error, not_written)
-                raise
+        self._keep_last(error, self.step + 1)
         if isinstance(error, EngineLost):  # a restart may follow
             return type(error)(f"step {self.step + 1}: {error}")
         how = "no checkpoint is kept"
@@ -342,6 +333,21 @@ class Trainer:
             more = " coach.budget_usd=…" if isinstance(error, BudgetExceeded) else ""
             how = f"go on with: coachrl train --resume {self.run.folder}{more}"
         return type(error)(f"step {self.step + 1}: {error}; {how}")
+
+    def _keep_last(self, error: CoachrlError, step: int) -> None:
+        """Have a checkpoint after the last whole step, unless the next one's update has begun. error: what ends the run
+        in `step`; it is logged where the disk takes no checkpoint."""
+        try:
+            self._writer.wait()
+        except OSError as not_written:  # tried once more below
+            log.warning("the last checkpoint was not written: %s", not_written)
+        if self._last_update_begun != self.step or self._is_kept():
+            return
+        try:
+            self._checkpoint_after(error)
+        except OSError as not_written:
+            log.error("step %d: %s; no checkpoint after step %d: %s", step, error, self.step, not_written)
+            raise
 
     def _checkpoint_after(self, error: CoachrlError) -> None:
         """Weights beside an engine that hangs may lie in the memory of a card that hangs: they are not waited for
@@ -415,13 +421,7 @@ class Trainer:
         sentence = too_much_failed(metrics, self.config, self.coach.last_failure if self.coach is not None else "")
         if sentence is None:
             return
-        try:
-            self._writer.wait()
-            if not self._is_kept():
-                self.checkpoint()
-        except OSError:
-            log.error("step %d: %s", self.step, sentence)
-            raise
+        self._keep_last(BudgetExceeded(sentence), self.step)
         kept = "checkpoint written" if self.run.checkpoints() else "no checkpoint is kept"
         raise BudgetExceeded(f"step {self.step}: {sentence}; {kept}, see {self.run.folder / 'log.txt'}")
 

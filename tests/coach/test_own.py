@@ -14,6 +14,7 @@ from coachrl.coach.base import is_language_model
 from coachrl.coach.build import make_retrospective_coach
 from coachrl.coach.clients.litellm import import_litellm
 from coachrl.coach.clients.providers import known_price, resolve_model
+from coachrl.coach.kinds.ensemble import EnsembleCoach
 from coachrl.coach.kinds.own import OwnCoach, code_of
 from coachrl.coach.pool import CoachPool
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, RetrospectiveConfig
@@ -229,6 +230,15 @@ async def test_what_a_score_cost_is_what_the_coach_says_and_else_not_known(
     assert score.usage.attempts == 1 and score.usage.cost_usd == usd
     shown = cost_metrics([], {score.action_id: score})
     assert shown.get("cost/usd") == usd, "a sum of what is not known is left out"
+
+
+@pytest.mark.parametrize("members", [[], ["broken"], ["broken", "too_high"]])
+async def test_what_a_failed_score_cost_is_not_known(module: str, members: list[str]) -> None:
+    coaches = [OwnCoach(f"{module}:{name}") for name in members]
+    pool = CoachPool(EnsembleCoach(coaches) if coaches else OwnCoach(f"{module}:broken"), concurrency=1)
+    [score] = await score_all(pool, [REQUEST])
+    assert score.status == "failed" and (score.usage.attempts, score.usage.cost_usd) == (1, None)
+    assert "cost/usd" not in cost_metrics([], {score.action_id: score})
 
 
 async def test_a_score_keeps_what_it_says_beside_the_number(module: str) -> None:

@@ -117,7 +117,7 @@ def test_a_phase_counts_its_own_episodes_and_the_run_what_it_has_spent(monkeypat
         [task] = display._bar.tasks
         return task.fields["note"], task.completed
 
-    assert shown(True, False, False) == ("success 1/3  15 tokens/s  $0.00", 3)
+    assert shown(True, False, False) == ("success 1/3  15 tokens/s", 3)
     display.on_metrics({"step": 1, "train/success": 0.3, "cost/usd": 0.5})
     display.on_metrics({"step": 1, "eval/success": 0.3, "eval/episodes": 2})  # asks no coach
     assert shown(True) == ("success 1/1  5 tokens/s  $0.50", 1)

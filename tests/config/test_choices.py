@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import signal
 import sys
 
 import pytest
@@ -36,6 +37,7 @@ MUTE = "class Mute(Exception):\n    def __str__(self):\n        return 1 / 0\n"
         ("raise SystemExit(3)", "SystemExit: 3 (own_script.py, line 1)"),
         ("raise GeneratorExit('why')", "GeneratorExit: why (own_script.py, line 1)"),
         ("class Odd(BaseException): ...\nraise Odd('why')", "Odd: why (own_script.py, line 2)"),
+        ("raise KeyboardInterrupt('stop')", "KeyboardInterrupt: stop (own_script.py, line 1)"),
         (MUTE + "raise Mute", "Mute: (its text cannot be made: ZeroDivisionError) (own_script.py, line 4)"),
     ],
 )
@@ -46,10 +48,34 @@ def test_a_script_that_ends_the_program_when_imported_is_one_line(here, text, wo
     assert str(caught.value) == f"tasks 'own_script:load' cannot be imported: {words}"
 
 
-def test_ctrl_c_while_a_module_is_imported_stays_what_it_is(here):
-    (here / "own_interrupted.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)")
+PRESS = "import signal\ntry: signal.raise_signal(signal.SIGINT)\nexcept BaseException as error: raise "
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import signal\nsignal.raise_signal(signal.SIGINT)",
+        f"{PRESS} error",
+        f"{PRESS} KeyboardInterrupt",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass",
+    ],
+    ids=["at once", "raised again", "raised anew", "in a loop"],
+)
+def test_ctrl_c_while_a_module_is_imported_stays_what_it_is(here, text):
+    (here / "own_interrupted.py").write_text(text)
+    sys.modules.pop("own_interrupted", None)
     with pytest.raises(KeyboardInterrupt):
         import_by_path("own_interrupted:load", "tasks")
+
+
+def test_ctrl_c_in_a_plain_function_that_is_pressed_twice_stays_what_it_is():
+    async def guarded():
+        with user_code("load failed", TaskError):
+            signal.raise_signal(signal.SIGINT)  # has asyncio cancel the task, once it waits
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(guarded())
 
 
 async def test_a_task_that_the_users_code_has_cancelled_is_its_failure_and_the_end_of_ours_is_none():
@@ -66,6 +92,12 @@ async def test_a_task_that_the_users_code_has_cancelled_is_its_failure_and_the_e
     ours.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ours
+
+
+def test_an_interrupt_that_a_function_raises_by_itself_is_its_failure():
+    words = r"^load failed: KeyboardInterrupt: \(test_choices.py, line \d+\)$"
+    with pytest.raises(TaskError, match=words), user_code("load failed", TaskError):
+        raise KeyboardInterrupt
 
 
 def test_a_function_that_ends_the_program_is_one_line():

@@ -73,6 +73,19 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
         ("train.learning_rate=.inf", ["train.learning_rate", "finite"]),
         ("sampling.temperature=.nan", ["sampling.temperature", "finite"]),
         ("coach.cache=3", ["coach.cache: Input is not a valid path"]),
+        *(
+            (f"{key}={value}", [f"{key}: it must be a number", "neither true nor false"])
+            for key, value in (
+                ("train.steps", "true"),
+                ("train.learning_rate", "yes"),
+                ("coach.budget_usd", "off"),
+                ("tasks.levels", "[1, true]"),
+            )
+        ),
+        ("seed=010", ["the value: not YAML: 010 is 8 in YAML, which counts it in base 8", "without zeros before it"]),
+        ("train={steps: -0_10}", ["-0_10 is -8 in YAML"]),
+        ("train.steps=1:30", ["1:30 is 90 in YAML, which counts it in base 60", "without colons, and text in quotes"]),
+        ("train.learning_rate=1:30.5", ["1:30.5 is 90.5 in YAML"]),
         ("seed=[", ["not YAML"]),
         (
             "coach={name:rules}",
@@ -86,6 +99,11 @@ def test_a_wrong_override_says_what_would_be_right(override, words):
         load_config(None, [override])
     assert all(word in str(caught.value) for word in words)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_and_words_that_are_what_they_look_like_are_read():
+    config = load_config(None, ["seed=007", "train.steps=1_000", "name='010'"])
+    assert (config.seed, config.train.steps, config.name) == (7, 1000, "010")
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,13 @@ async def test_a_conversation_goes_on_with_what_was_written_and_not_shown():
     assert reply.text == "yes" and "<think>hm</think>yes" in policy.calls[1].prompt
 
 
+async def test_equal_replies_to_one_call_ask_for_functions_by_ids_of_their_own():
+    asks = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+    look = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    replies = await team(said=asks * 2)[0].answer(asked(n=3, tools=(look,), max_tokens=200), "")
+    assert len({function.id for reply in replies for function in reply.tool_calls}) == 6
+
+
 async def test_a_stop_text_ends_the_reply_that_is_told_with_its_tokens():
     [reply] = await team(said="One. END two")[0].answer(asked(stop=("END",)), "")
     assert (reply.text, reply.stop_text, reply.finish_reason) == ("One.", "END", "stop")

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from test_loop import make_trainer, reply
+from test_loop import failing_coach, make_trainer, reply
 
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import load_config
@@ -140,10 +140,17 @@ async def test_a_full_disk_does_not_hide_why_the_run_would_have_ended(tmp_path, 
     with pytest.raises(OSError, match="No space left"):
         await trainer.train()
     await pool.close()
-    assert "step 2: the budget is spent; no checkpoint of the step before: [Errno 28] No space left" in caplog.text
+    assert "step 2: the budget is spent; no checkpoint after step 1: [Errno 28] No space left" in caplog.text
 
 
-async def test_a_disk_that_has_room_again_gets_the_checkpoint_of_a_run_that_pauses(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("coach", "reason"),
+    [
+        (LimitedCoach(12, BudgetExceeded("the budget is spent")), "go on with: coachrl train --resume"),
+        (failing_coach(steps={1}), "step 1: 100% of the coach's calls failed.*; checkpoint written"),
+    ],
+)
+async def test_a_disk_that_has_room_again_gets_the_checkpoint_of_a_run_that_ends(tmp_path, monkeypatch, coach, reason):
     answers = iter([OSError(28, "No space left on device"), None])
 
     def full_once(folder):
@@ -151,9 +158,8 @@ async def test_a_disk_that_has_room_again_gets_the_checkpoint_of_a_run_that_paus
             raise error
 
     monkeypatch.setattr(checkpoints, "put_on_disk", full_once)
-    spent = LimitedCoach(12, BudgetExceeded("the budget is spent"))
-    trainer, pool = make_trainer(tmp_path, coach=spent, overrides=["train.checkpoint_every=1"])
-    with pytest.raises(BudgetExceeded, match="go on with: coachrl train --resume"):
+    trainer, pool = make_trainer(tmp_path, coach=coach, overrides=["train.checkpoint_every=1"])
+    with pytest.raises(BudgetExceeded, match=reason):
         await trainer.train()
     await pool.close()
     assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]

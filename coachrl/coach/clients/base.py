@@ -20,10 +20,9 @@ from typing import Any, Protocol
 from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
-from coachrl.text import without_passwords
+from coachrl.text import names_secret, without_passwords
 from coachrl.types import ONE_ATTEMPT, Usage
 
-_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _SHOWN_CHARS = 300
 _MOST_TOKENS = 10**9  # of one call
 _LONGEST_ASKED_S = 86_400.0
@@ -298,7 +297,7 @@ def without_secrets(text: str) -> str:
     """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
     and keys in URLs starred: servers repeat the address that they were asked at."""
     for name, value in os.environ.items():
-        if len(value) >= 8 and any(word in name.upper() for word in _SECRET_NAMES):
+        if len(value) >= 8 and names_secret(name):
             text = text.replace(value, f"[{name}]")
     line = " ".join(_NOISE.sub("", without_passwords(text)).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

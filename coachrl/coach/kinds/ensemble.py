@@ -49,7 +49,9 @@ class EnsembleCoach:
         scores = [answer for answer in answers if isinstance(answer, CoachScore)]
         if not scores:
             kind = CoachUnavailable if all(isinstance(error, CoachUnavailable) for error in errors) else CoachError
-            raise kind("every coach of the ensemble failed: " + "; ".join(map(str, errors)))
+            failed = kind("every coach of the ensemble failed: " + "; ".join(map(str, errors)))
+            failed.price_known = all(error.price_known for error in errors)
+            raise failed
         return self._combined(request.action.id, scores, errors)
 
     async def close(self) -> None:

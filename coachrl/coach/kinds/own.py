@@ -67,6 +67,13 @@ class OwnCoach:
         """Raises CoachError where the coach raises anything, or gives what is no score. The log has the traceback, once
         for each line that raises."""
         try:
+            return await self._score_of(request)
+        except CoachError as error:
+            error.price_known = False  # whom it asked before it failed nobody sees
+            raise
+
+    async def _score_of(self, request: CoachRequest) -> CoachScore:
+        try:
             given = await self._given(lambda: self._score(request), f"action {request.action.id}")
         except (CoachError, BudgetExceeded):
             raise

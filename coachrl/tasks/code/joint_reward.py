@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from coachrl.config import Section
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code.cooperation import AUX, NO_COOPERATION, Cooperation, defines, find_cooperation, parse_code
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import SuiteResult, run_suite
 
 
-class JointWeights(BaseModel):
+class JointWeights(Section):
     """What each part of the joint reward is worth."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     aux: float = Field(0.4, ge=0, description="The helper defines aux with a return.")
     main: float = Field(0.6, ge=0, description="The main agent defines the entry function.")

@@ -314,7 +314,8 @@ def judge(
     sys.stdout = sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
     def tell(category: str, *words: object) -> None:
-        out.write(" ".join([mark, category, *(" ".join(str(word).split()) for word in words)]) + "\n")
+        line = " ".join([mark, category, *(" ".join(str(word).split()) for word in words)])
+        out.write(line.encode("utf-8", "backslashreplace").decode() + "\n")  # an error's text may hold half a character
         out.flush()
 
     def name(error: BaseException) -> str:

@@ -36,6 +36,10 @@ _MARKED_WORDS = re.compile(r"\\(?:text|mathrm|textbf|textit)\{([^{}]*)\}")
 _NO_UNITS = frozenset({"plus", "minus", "times", "over", "point", "squared", "cubed", "factorial"})
 _LEFT_OPEN = re.compile(
     r"(?i)\b(?:n?or|not|n?either)\b|\\(?:neq?|not|lor|vee|leq?|geq?|[lg]t)(?![A-Za-z])|[≠<>≤≥]|(?<=\d)_|(?<!\\)\$.*(?<!\\)\$"
+    r"|(?<=[\d}])\s?\.(?:\s|~|\\[ ,;!])+[-+−]?[\d.]|(?:[-+−*/^=×·÷]|\\(?:cdot|times|div|pm|mp))\Z"
+)
+_PERCENT = re.compile(
+    r"(?i)(?:\s|~|\\[ ,;!])*(?:\\?%|percent|\\(?:text|mathrm)\{\s*(?:\\?%|percent)\s*\})\.?\s*\$?\s*\Z"
 )
 
 
@@ -51,9 +55,18 @@ def read_number(text: str) -> Fraction | None:
     return value * _MULTIPLIERS.get(words[0], 1) if words else value
 
 
+def read_share(text: str) -> Fraction | None:
+    """As `read_number`; of a percentage its hundredth part."""
+    if len(text) > MAX_ANSWER_CHARS or (sign := _PERCENT.search(text)) is None:
+        return read_number(text)
+    percent = read_number(text[: sign.start()])
+    return None if percent is None else percent / 100
+
+
 def is_left_open(answer: str) -> bool:
-    """Whether an answer names several values, a bound or a number of another base, or says what the value is not, where
-    one number is asked for. math-verify reads past such signs, and takes one value of several formulas ("8$, or $7").
+    """Whether an answer names several values, a bound or a number of another base, says what the value is not, or
+    breaks off behind an operator, where one number is asked for. math-verify reads past such signs, and takes one value
+    of several formulas ("8$, or $7") or sentences ("6. 5").
     """
     return _LEFT_OPEN.search(answer.strip("$ ")) is not None
 

@@ -20,7 +20,7 @@ from coachrl.config.choices import check_plain, check_takes, import_by_path, use
 from coachrl.config.tasks import ProblemFields
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
-from coachrl.tasks.math.plain_numbers import is_left_open, names_multiplier, read_number, same_number
+from coachrl.tasks.math.plain_numbers import is_left_open, names_multiplier, read_number, read_share, same_number
 from coachrl.tasks.records import Entry, Source
 from coachrl.tasks.split import of_own_id
 from coachrl.text import brief, nearest, one_line, visible
@@ -35,6 +35,7 @@ _BRACE = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # an escaped brace is 
 _BARE_BOX = re.compile(r"\\boxed\s+([^\s$]+)")
 _SEVERAL_ACCEPTED = re.compile(r"\s*\([^()]*\baccepted\b[^()]*\)$")
 
+_PERCENT = re.compile("(?i)%|per ?cent")  # in a problem
 _VALUE = re.compile(r"\s*[-+−]?\s*(?:[\d.]|\\[dt]?frac|\\sqrt|\\pi)")  # what no name of an unknown begins with
 _ORDERED = re.compile(r"\s*(?:\\left)?\s*[(\[]")
 _SET = re.compile(r"\s*(?:\\left)?\s*\\[{]")
@@ -46,11 +47,13 @@ atexit.register(_judge.close)
 @dataclass(frozen=True)
 class MathTruth:
     """The reference answer, LaTeX or plain. solution: how it comes about, where the task set says so. grader: the
-    import path of a function of (answer, reference) that compares them in place of math-verify."""
+    import path of a function of (answer, reference) that compares them in place of math-verify. in_percent: whether the
+    problem asks for a percentage: then "5%" is an answer of 5."""
 
     answer: str
     solution: str = ""
     grader: str = ""
+    in_percent: bool = False
 
 
 def math_tasks(source: Source, entries: Sequence[Entry], fields: ProblemFields, limit: int | None = None) -> list[Task]:
@@ -122,7 +125,7 @@ def grade_math(text: str, truth: MathTruth) -> Outcome:
     if truth.grader:
         equal = _own_verdict(truth.grader, answer, truth.answer)
     else:
-        equal = any(same_answer(right, answer) for right in _right_answers(truth.answer))
+        equal = any(same_answer(right, answer, truth.in_percent) for right in _right_answers(truth.answer))
     brief = answer if len(answer) <= 200 else f"{answer[:200]} ..."
     return Outcome(
         success=equal,
@@ -174,7 +177,10 @@ def _task(entry: Any, stem: str, place: str, position: int, fields: ProblemField
         id=f"{stem}-{position if name in (None, '') else name}",
         category=category,
         prompt=problem.strip(),
-        ground_truth=MathTruth(_reference(entry, _key(entry, "answer", fields.answer, _ANSWER_KEYS, place), place)),
+        ground_truth=MathTruth(
+            _reference(entry, _key(entry, "answer", fields.answer, _ANSWER_KEYS, place), place),
+            in_percent=_PERCENT.search(problem) is not None,
+        ),
     )
 
 
@@ -254,9 +260,12 @@ def _right_answers(reference: str) -> list[str]:
     return answers.split(" or ") if several else [reference]
 
 
-def same_answer(reference: str, answer: str) -> bool:
-    """Whether an answer equals the reference by the rules that grade it. It may take seconds, as `grade_math`."""
-    right, given = read_number(reference), read_number(answer)
+def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
+    """Whether an answer equals the reference by the rules that grade it. It may take seconds, as `grade_math`.
+
+    in_percent: whether a percentage may stand for its number ("5%" for 5), and not for its hundredth part alone."""
+    read = read_number if in_percent else read_share
+    right, given = read_number(reference), read(answer)
     if right is not None and given is not None:
         return same_number(given, right)
     if right is not None and is_left_open(answer):
@@ -267,7 +276,7 @@ def same_answer(reference: str, answer: str) -> bool:
         return False
     # The whole answer first, which must be short: each side of a chain is a question more.
     return _judge.equal(reference, answer) is True and all(
-        _side_equal(reference, right, side) for side in _claimed(reference, answer)
+        _side_equal(reference, right, side, read(side)) for side in _claimed(reference, answer)
     )
 
 
@@ -280,8 +289,7 @@ def _claimed(reference: str, answer: str) -> list[str]:
     return [side for side in sides if len(sides) > 1 and _VALUE.match(side)]
 
 
-def _side_equal(reference: str, right: Fraction | None, side: str) -> bool:
-    given = read_number(side)
+def _side_equal(reference: str, right: Fraction | None, side: str, given: Fraction | None) -> bool:
     if right is not None and given is not None:
         return same_number(given, right)
     return _judge.equal(reference, side) is True

@@ -203,4 +203,5 @@ def _say_names(name: str, category: str, columns: list[Any]) -> None:
 
 
 def _say(name: str, category: str, detail: str) -> None:
-    print(f"{name}: {category}: {' '.join(detail.split())[:200]}")
+    line = f"{name}: {category}: {' '.join(detail.split())[:200]}"
+    print(line.encode("utf-8", "backslashreplace").decode())  # a name of a column may hold half a character

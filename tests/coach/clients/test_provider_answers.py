@@ -114,10 +114,12 @@ def test_a_refusal_is_for_good_for_this_request_or_for_now(
 def test_secrets_of_the_environment_and_of_urls_are_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "12345678")
     monkeypatch.setenv("db_password", "abcdefgh")
+    monkeypatch.setenv("AWS_CREDENTIALS", "ijklmnop")
     monkeypatch.setenv("SHORT_TOKEN", "1234567")
     monkeypatch.setenv("HARMLESS", "plainwords")
-    said = "12345678 abcdefgh 1234567\n plainwords http://u:p@h/x?key=1"
-    assert without_secrets(said) == "[MY_API_KEY] [db_password] 1234567 plainwords http://***@h/x?key=***"
+    said = "12345678 abcdefgh ijklmnop 1234567\n plainwords http://u:p@h/x?key=1"
+    hidden = "[MY_API_KEY] [db_password] [AWS_CREDENTIALS] 1234567"
+    assert without_secrets(said) == f"{hidden} plainwords http://***@h/x?key=***"
     assert without_secrets("a" * 300) == "a" * 300 and without_secrets("a" * 301) == "a" * 300 + "..."
     assert without_secrets("host:1 ssl:default [x] ssl:<ssl.SSLContext object>") == "host:1 [x]"
 

@@ -67,6 +67,14 @@ async def test_a_program_that_breaks_passes_nothing_and_says_why(code_workspace,
     assert result.loaded is loaded and words in result.summary
 
 
+async def test_half_a_character_in_what_an_error_says_fails_one_assertion(code_workspace):
+    result = await run(code_workspace, "def f(i):\n    if i == 1: raise ValueError('\\ud83d')\n    return i * i")
+    assert result.passed == (False, True) and result.finished
+    assert result.failures == (r"candidate(i) == value: ValueError: \ud83d",)
+    broken = await run(code_workspace, "raise ValueError('\\ud83d')")
+    assert broken.problem == r"the program cannot be run: ValueError: \ud83d"
+
+
 async def test_what_had_passed_before_a_hang_counts(code_workspace):
     result = await run(code_workspace, HANGS, timeout_s=6)
     assert result.state == "timeout" and result.passed == (True, False)

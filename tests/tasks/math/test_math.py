@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from math_files import load_math
 
+from coachrl.config.tasks import ProblemFields
 from coachrl.errors import TaskError
 from coachrl.tasks.math.judge import MathJudge
-from coachrl.tasks.math.problems import MathTruth, check_disjoint, final_answer, grade_math, without_overlap
+from coachrl.tasks.math.problems import (
+    MathTruth,
+    check_disjoint,
+    final_answer,
+    grade_math,
+    math_tasks,
+    without_overlap,
+)
+from coachrl.tasks.records import Source
 from coachrl.types import Task
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -51,7 +60,9 @@ RIGHT = [
     (r"\sqrt{2}", r"\boxed{2^{\frac{1}{2}}}"),
     (r"\{1,2\}", r"\boxed{\{1, 2\}}"),
     (r"x^{2}+1", r"\boxed{1+x^2}"),
-    (r"50\%", r"\boxed{50\%}"),
+    *((r"50\%", rf"\boxed{{{half}}}") for half in (r"50\%", "50", "0.5")),
+    *(("0.5", rf"\boxed{{{half}}}") for half in (r"50\%", "50 percent", r"50\,\%")),
+    *(("7", rf"\boxed{{{said}}}") for said in ("7.", "7,", "+7", "=7", r"7^\circ", "Rs. 7")),
     (r"\text{Evelyn}", r"\boxed{Evelyn}"),
     ("080 or 081 (both were accepted)", r"\boxed{80}"),
     ("080 or 081 (both were accepted)", r"\boxed{081}"),
@@ -90,6 +101,9 @@ WRONG = [
     *(("7", rf"\boxed{{{said}}}") for said in ("7 not", r"\neq 7", "≠7", "The answer is not 7", "7 or eight")),
     *(("7", rf"\boxed{{{said}}}") for said in (r"\leq 7", r"\ge7", "≥ 7", "< 7", r"\gt 7", "7_{8}", "7_9")),
     *(("7", rf"\boxed{{{both}}}") for both in ("8 (or 7)", "8$, or $7", r"8 \lor 7", "8=7", "x=8=7", "7 plus one")),
+    *(("7", rf"\boxed{{{said}}}") for said in ("7+", "7-", "7 *", "7/", "7=", r"$7 \times$", r"7\cdot", "x=7+")),
+    *(("7", rf"\boxed{{{said}}}") for said in ("6. 7", r"6.\ 7", "6.5. 7", r"\frac{1}{2}. 7", "6 . 7")),
+    *(("7", rf"\boxed{{{said}}}") for said in (r"7\%", "7%", r"7 \%$", r"x=7\%", "7 percent", r"7\text{ percent}")),
     ("12", r"\boxed{1 2}"),
     ("1000", r"\boxed{1,00,0}"),
     ("7", r"\boxed{7x}"),
@@ -140,6 +154,13 @@ def test_wrong_answer(reference: str, reply: str) -> None:
     assert not outcome.success and outcome.reason == "wrong answer"
     assert outcome.metrics == {"correct": 0.0, "boxed": 1.0}
     assert outcome.summary.endswith("is not correct.") and len(outcome.summary) < 500
+
+
+@pytest.mark.parametrize(("problem", "right"), [("What percent is it?", True), ("How much is it?", False)])
+def test_a_percentage_answers_what_asks_for_one(problem: str, right: bool) -> None:
+    [task] = math_tasks(Source("set", "set", {}), [("entry 1", {"prompt": problem, "answer": 7})], ProblemFields())
+    assert all(grade_math(rf"\boxed{{7{sign}}}", task.ground_truth).success == right for sign in (r"\%", " percent"))
+    assert grade_math(r"\boxed{7}", task.ground_truth).success
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,12 @@ async def test_what_agents_do_to_the_tasks_table_changes_nothing_of_what_is_said
         await workspace.close()
 
 
+async def test_half_a_character_in_a_columns_name_hides_no_other_fault(sandbox):
+    said = await inspected(sandbox, "X['a\\ud83d'] = 'x'\ny = None")
+    assert [fault.file for fault in read_faults(said)] == ["X_train.pkl", "y_train.pkl", "X_test.pkl"], said
+    assert r"a\ud83d" in said
+
+
 EVIL = """
 class Call:
     def __init__(self, function, *values): self.made = function, values
