@@ -18,7 +18,8 @@ def list_checkpoints(run_folder: RunFolder, as_json: Json = False) -> None:
     from coachrl.runs.checkpoints import inspect, listed
     from coachrl.runs.folder import Run
 
-    found = [inspect(path, contents=True) for path in listed(Run.open(run_folder).folder / "checkpoints")]
+    looked_at = [inspect(path, contents=True) for path in listed(Run.open(run_folder).folder / "checkpoints")]
+    found = [checkpoint for checkpoint in looked_at if checkpoint.folder.is_dir()]  # others were removed meanwhile
     if as_json:
         records = [
             {"step": c.step, "folder": str(c.folder), "bytes": c.size_bytes, "problem": c.problem} for c in found

@@ -21,7 +21,7 @@ _MOST_DIFFERENCES = 12
 class RunComparison:
     """A run against the first one. rows: `before` is the first run, `after` this one; differences are over the draws
     that both hold. shared, draws: how many draws are compared, and how many either run holds. differences: see
-    `differences`."""
+    `differences`. steps: after which step each of the two was measured."""
 
     baseline: str
     name: str
@@ -29,10 +29,18 @@ class RunComparison:
     shared: int
     draws: int
     differences: tuple[str, ...] = ()
+    steps: tuple[int, int] = (0, 0)
 
     @property
     def settings(self) -> str:
-        """What was set otherwise, in a sentence; "" where nothing was."""
+        """What was otherwise, in a sentence: after which step each run was measured, and what was set; "" where nothing
+        was."""
+        first, last = self.steps
+        measured = "" if first == last else f"Measured after step {first} against after step {last}. "
+        return (measured + self._settings).strip()
+
+    @property
+    def _settings(self) -> str:
         if not self.differences:
             return ""
         keys = [difference.partition(":")[0] for difference in self.differences]
@@ -123,8 +131,9 @@ def _comparison(
             + (f"; settings: {'; '.join(differing[:_MOST_DIFFERENCES])}" if differing else "")
         )
     first, last = _only(first, shared), _only(last, shared)
+    steps = first.step, last.step
     rows = (*success_rows(first, last), *table2_rows(first, last))
-    return RunComparison(baseline, name, rows, len(shared), len(ours | theirs), differing)
+    return RunComparison(baseline, name, rows, len(shared), len(ours | theirs), differing, steps)
 
 
 def _only(evaluation: EpisodeFile, keys: set[tuple[str, str]]) -> EpisodeFile:

@@ -109,7 +109,7 @@ def _config(path: Path, problems: list[str]) -> RunConfig | None:
 
 
 def _steps(path: Path, problems: list[str]) -> dict[int, dict[str, float]]:
-    if not path.is_file():
+    if not path.exists():
         problems.append(f"{path.name} is missing: there are no curves and no costs")
     steps: dict[int, dict[str, float]] = {}
     for step, values in readable_jsonl(path, _step, problems):

@@ -35,12 +35,13 @@ class Rating:
         self._run, self._token, self._blind = run, token, blind
         self._seen: list[tuple[str, int, int, int]] = []
         self._places: dict[str, _Place] = {}
+        self._problems: list[str] = []
 
     def page(self, rater: str = "", last: str = "", problem: str = "") -> str:
         """The next action that `rater` has not scored. last: the one just scored, whose coach's score is shown now.
         problem: why the last form was refused."""
         places = self._all_places()
-        said: list[str] = []
+        said = [*self._problems]
         labels = {label.action_id: label for label in read_labels(self._run, said) if label.rater == rater}
         left = [action_id for action_id in places if action_id not in labels] if rater else []
         shown = _action(places[left[0]], left[0]) if left else None
@@ -76,10 +77,11 @@ class Rating:
         files = self._run.episode_files("step")
         now = list(map(_state, files))
         if now != self._seen:
+            self._problems = []
             found = {
                 action.id: _Place(path, shown.episode.id, action.role)
                 for path in files
-                for shown in read_shown(path, [])
+                for shown in read_shown(path, self._problems)
                 for action in shown.episode.actions
                 if action.infra_error is None
             }
@@ -101,7 +103,7 @@ def _state(path: Path) -> tuple[str, int, int, int]:
     again."""
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except OSError:  # it is gone, or may not be read
         return path.name, 0, 0, 0
     return path.name, found.st_ino, found.st_size, found.st_mtime_ns
 

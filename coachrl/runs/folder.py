@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 LOCK = "train.lock"
 MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 _TRIES = 20
-_EPISODE_FILE = re.compile(r"(step|eval)-\d+")
+_EPISODE_FILE = re.compile(r"(step|eval)-[0-9]{1,10}")
 
 
 class Run:
@@ -185,7 +185,7 @@ class Run:
     def roles(self) -> tuple[Role, ...] | None:
         """The team of `roles.json`; None where the run has none. Raises ConfigError where it cannot be read."""
         path = self.folder / "roles.json"
-        if not path.is_file():
+        if not path.exists():
             return None
         records = read_json(path, str(path), half_characters=True)
         try:

@@ -8,6 +8,7 @@ in `folder.py` puts the lines on disk.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from coachrl.text import brief
 from coachrl.types import CoachScore, Episode, Role
 
 _T = TypeVar("_T")
+_FILE = re.compile(r"((?:step|eval)-[0-9]+)\.")  # what the ids of a run's episodes begin with
 _SCALARS = ("str", "int", "float", "bool")
 
 
@@ -37,9 +39,16 @@ def step_of(episode_file: Path) -> int:
 
 
 def read_episodes(path: Path, problems: list[str]) -> Iterator[ScoredEpisode]:
-    """The episodes of a file, in order; none where there is no file. What is no episode is left out, and `problems`
-    gets a sentence that says so."""
-    return readable_jsonl(path, episode_from_record, problems)
+    """The episodes of a file, in order; none where there is no file. What is no episode, or one of another step or
+    evaluation, is left out, and `problems` gets a sentence that says so."""
+
+    def parse(record: Mapping[str, Any]) -> ScoredEpisode:
+        found = episode_from_record(record)
+        if (of := _FILE.match(found.episode.id)) is not None and _FILE.match(f"{path.stem}.") and of[1] != path.stem:
+            raise ValueError(f"it is an episode of {of[1]}.jsonl")
+        return found
+
+    return readable_jsonl(path, parse, problems)
 
 
 def read_scores(path: Path, problems: list[str]) -> Iterator[CoachScore]:

@@ -28,13 +28,13 @@ def likes_sums(episode: Episode, action: Action, rng: np.random.Generator) -> fl
 
 
 def make_episodes(
-    step: int, tasks: int, draws: int, rng: np.random.Generator, pipeline: str = "mathchat"
+    label: str, tasks: int, draws: int, rng: np.random.Generator, pipeline: str = "mathchat"
 ) -> list[Episode]:
     """`draws` episodes of each task; even tasks are of category product, odd ones of category sum."""
     made = []
     for task in range(tasks):
         for draw in range(draws):
-            episode_id = f"step-{step:06d}.{task:03d}.t{task}.{draw}"
+            episode_id = f"{label}.{task:03d}.t{task}.{draw}"
             success = bool(rng.random() < 0.5)
             actions = tuple(_action(episode_id, index, role, success, rng) for index, role in enumerate(ROLES))
             category = ("product", "sum")[task % 2]
@@ -60,10 +60,12 @@ def write_run(
         parse_config({"name": name, "out": str(out), "coach": {"evidence": {"ground_truth": outcome_to}}}, "")
     )
     for step in range(1, steps + 1):
-        episodes = make_episodes(step, tasks, draws, rng, pipeline)
-        run.write_episodes(f"step-{step:06d}", episodes, scores_of(episodes, judge, coach, rng) if judge else {})
+        label = f"step-{step:06d}"
+        episodes = make_episodes(label, tasks, draws, rng, pipeline)
+        run.write_episodes(label, episodes, scores_of(episodes, judge, coach, rng) if judge else {})
     for step in (0, steps):
-        run.write_episodes(f"eval-{step:06d}", make_episodes(step, tasks, 1, rng, pipeline), {})
+        label = f"eval-{step:06d}"
+        run.write_episodes(label, make_episodes(label, tasks, 1, rng, pipeline), {})
     return run
 
 

@@ -105,6 +105,14 @@ def test_what_was_set_otherwise_is_said_before_the_figures(tmp_path):
     assert "pipeline.name: mathchat against math_duo" in page.read_text()
 
 
+def test_evaluations_after_different_steps_are_told_apart_before_the_figures(tmp_path):
+    whole, begun = evaluated(tmp_path, "whole", 0.5), evaluated(tmp_path, "begun", 0.5)
+    (begun.folder / "episodes" / "eval-000004.jsonl").unlink()
+    shown = CliRunner().invoke(app, ["compare", str(whole.folder), str(begun.folder)], catch_exceptions=False)
+    assert shown.stdout.startswith("Measured after step 4 against after step 0.\n")
+    assert compare([whole, begun])[0].steps == (4, 0)
+
+
 def test_runs_without_a_shared_draw_say_what_was_set_otherwise(tmp_path):
     plain, other = other_run(tmp_path, "plain"), other_run(tmp_path, "other", seed=5)
     episodes = other.folder / "episodes" / "eval-000004.jsonl"

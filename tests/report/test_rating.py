@@ -124,6 +124,23 @@ def test_a_run_that_cannot_be_written_says_so_and_goes_on_showing(run, serve):
     assert ask(address, "GET", "/")[0] == 200
 
 
+def test_a_file_of_episodes_that_cannot_be_read_is_named_and_the_others_are_asked_about(run, serve):
+    (run.folder / "episodes" / "step-000002.jsonl").symlink_to("step-000002.jsonl")
+    status, page, _ = ask(serve(run), "GET", "/rate?rater=Ann")
+    assert status == 200 and "step-000002.jsonl cannot be read: Too many levels of symbolic links" in page
+    assert form_of(page)["action_id"].startswith("step-000001.")
+
+
+def test_lines_that_are_left_out_are_said_beside_the_action(run, serve):
+    path = run.folder / "episodes" / "step-000001.jsonl"
+    lines = len(path.read_text().splitlines())
+    with path.open("a") as file:
+        file.write("no JSON\n")
+    address = serve(run)
+    for _ in range(2):  # also where the files are not read again
+        assert f"step-000001.jsonl: line {lines + 1} is left out: not JSON" in ask(address, "GET", "/rate?rater=Ann")[1]
+
+
 def test_two_people_and_two_tabs_at_once_lose_nothing(run, serve):
     address = serve(run)
     token = form_of(ask(address, "GET", "/rate?rater=Ann")[1])["token"]

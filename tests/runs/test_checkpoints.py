@@ -13,6 +13,7 @@ import pytest
 from command_line import coachrl
 from full_disk import room_for
 
+from coachrl.cli.checkpoints import list_checkpoints
 from coachrl.config import RunConfig, load_config, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.runs import checkpoints
@@ -333,6 +334,22 @@ def test_checkpoints_are_listed(run):
     assert "1 of 1000 bytes" in shown.stdout
     records = json.loads(coachrl("checkpoints", "list", run.folder, "--json", cwd=run.folder).stdout)
     assert [record["problem"] == "" for record in records] == [True, True, False]
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_listed_is_not_called_damaged(run, monkeypatch, capsys):
+    listed = checkpoints.listed
+
+    def removed_meanwhile(root):
+        found = listed(root)
+        checkpoints.remove(found[0])
+        return found
+
+    monkeypatch.setattr(checkpoints, "listed", removed_meanwhile)
+    list_checkpoints(run.folder)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["step-000002", "0.0", "MiB", "whole"],
+        ["step-000003", "0.0", "MiB", "whole"],
+    ]
 
 
 def test_a_stray_file_among_the_episodes_stays(run):

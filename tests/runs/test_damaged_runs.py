@@ -240,6 +240,26 @@ def test_a_run_whose_configuration_is_not_understood_is_not_resumed(run, monkeyp
     assert words in line
 
 
+def test_a_folder_in_the_place_of_the_metrics_or_of_the_team_is_not_called_missing(run, verb):
+    for name in ("metrics.jsonl", "roles.json"):
+        (run.folder / name).unlink(missing_ok=True)
+        (run.folder / name).mkdir()
+    code, shown = verb("report")
+    assert code == 0 and "metrics.jsonl cannot be read: Is a directory" in shown and "missing" not in shown
+    code, shown = verb("rescore")
+    assert code == 2 and "roles.json: Is a directory" in shown  # not the team that its configuration makes today
+
+
+@pytest.mark.parametrize("name", ["step-99999999999999999999", "step-00000\u0663"])
+def test_a_number_that_no_step_has_is_no_file_of_the_run(run, verb, name):
+    path = run.folder / "episodes" / "step-000001.jsonl"
+    path.with_name(f"{name}.jsonl").write_text(path.read_text().replace("step-000001", name))
+    for each in ("audit", "report"):
+        code, shown = verb(each)
+        assert code == 0, shown
+    assert f"{name}.jsonl: not a file of this run" in shown
+
+
 @pytest.mark.parametrize("step", ["9" * 400, "-1", "true"])
 def test_a_step_that_no_run_has_is_left_out_of_the_report(run, verb, step):
     with (run.folder / "metrics.jsonl").open("a") as file:

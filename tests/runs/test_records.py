@@ -88,6 +88,21 @@ def test_damaged_lines_are_left_out_and_said(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("other", ["step-000002", "eval-000001", "step-000010"])
+def test_episodes_of_another_step_or_evaluation_are_left_out_and_said(tmp_path, other):
+    """Files that changed places would else swap what was measured before training and after it."""
+    own, foreign = (replace(make_episode(), id=f"{name}.t.0") for name in ("step-000001", other))
+    path = tmp_path / "step-000001.jsonl"
+    path.write_text(episode_line(own, {}) + episode_line(foreign, {}))
+    problems = []
+    assert [found.episode.id for found in read_episodes(path, problems)] == ["step-000001.t.0"]
+    assert problems == [
+        f"step-000001.jsonl: line 2 is left out: not as coachrl writes it: it is an episode of {other}.jsonl"
+    ]
+    elsewhere = path.rename(tmp_path / "collected.jsonl")
+    assert len(list(read_episodes(elsewhere, problems))) == 2
+
+
 def test_halves_of_characters_and_numbers_that_are_none_are_read(tmp_path):
     path = tmp_path / "scores.jsonl"
     path.write_text(

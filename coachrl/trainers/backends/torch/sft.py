@@ -6,7 +6,6 @@ the very token ids that a pipeline would show and sample, and only the assistant
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -46,17 +45,13 @@ def run_sft(
     tokenizer = ChatTokenizer(model)
     samples = load_conversations(data_path, tokenizer, settings.max_length)
     training, validation = _split(samples, settings)
-    with contextlib.ExitStack() as stack:
-        try:  # before training: a read-only disk then costs nothing
-            aside = stack.enter_context(folder_aside(out_folder))
-        except OSError as error:
-            raise ConfigError(f"{out_folder}: cannot be written ({error.strerror})") from error
-        policy = _policy(tokenizer.folder, settings)
-        stats = _train(policy, training, validation, settings, log)
-        try:
+    policy = _policy(tokenizer.folder, settings)
+    try:
+        with folder_aside(out_folder) as aside:  # made before training: a read-only disk then costs nothing
+            stats = _train(policy, training, validation, settings, log)
             policy.save_model(aside)
-        except OSError as error:
-            raise ConfigError(f"{out_folder}: cannot be written ({error.strerror})") from error
+    except OSError as error:  # also where another process has made it meanwhile
+        raise ConfigError(f"{out_folder}: cannot be written ({error.strerror})") from error
     return stats
 
 

@@ -183,6 +183,18 @@ def test_nothing_is_written_over_or_left_behind(tiny_model, tmp_path, write_json
         run_sft(data, tiny_model, data / "out", FAST, lambda line: None)
 
 
+def test_a_folder_that_another_process_made_meanwhile_stays_and_is_named(tiny_model, tmp_path, write_jsonl):
+    data, out = write_jsonl(*demonstrations(10)), tmp_path / "out"
+
+    def meanwhile(_):
+        out.mkdir(exist_ok=True)
+        (out / "theirs").touch()
+
+    with pytest.raises(ConfigError, match=r"out: cannot be written \(Directory not empty"):
+        run_sft(data, tiny_model, out, FAST, meanwhile)
+    assert [path.name for path in out.iterdir()] == ["theirs"] and not list(tmp_path.glob(".out.*"))
+
+
 def test_a_step_of_which_nothing_fits_into_memory_is_one_line_and_leaves_nothing(
     tiny_model, tmp_path, write_jsonl, monkeypatch
 ):
