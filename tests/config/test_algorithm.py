@@ -264,7 +264,7 @@ def test_a_subclass_of_a_shipped_one_takes_its_keys(own):
         (":NoAlgorithm", "is no algorithm"),
         (":WrongSettings", "its Config must be a subclass of"),
         (":NoRewards", r"its advantages must take \(self, samples, rewards\), and takes \(self, samples\)$"),
-        (":OtherLoss", r"its loss is .PPO. \(one of ppo, policy_gradient\)"),
+        (":OtherLoss", r"its loss is .PPO., did you mean .ppo.\? \(one of ppo, policy_gradient\)"),
         (":OtherScheme", r"its scheme is .forest.* \(one of parallel, tree\)"),
         (":NoSize", "its min_group_size must be a whole number, 1 or more"),
         (":Misspelled", "nothing reads its min_groupsize, did you mean 'min_group_size'"),

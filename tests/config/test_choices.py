@@ -48,6 +48,14 @@ def test_a_script_that_ends_the_program_when_imported_is_one_line(here, text, wo
     assert str(caught.value) == f"tasks 'own_script:load' cannot be imported: {words}"
 
 
+@pytest.fixture
+def ctrl_c():
+    """As at a terminal: what is started in the background ignores it, and so do all processes below."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 PRESS = "import signal\ntry: signal.raise_signal(signal.SIGINT)\nexcept BaseException as error: raise "
 
 
@@ -61,14 +69,14 @@ PRESS = "import signal\ntry: signal.raise_signal(signal.SIGINT)\nexcept BaseExce
     ],
     ids=["at once", "raised again", "raised anew", "in a loop"],
 )
-def test_ctrl_c_while_a_module_is_imported_stays_what_it_is(here, text):
+def test_ctrl_c_while_a_module_is_imported_stays_what_it_is(here, ctrl_c, text):
     (here / "own_interrupted.py").write_text(text)
     sys.modules.pop("own_interrupted", None)
     with pytest.raises(KeyboardInterrupt):
         import_by_path("own_interrupted:load", "tasks")
 
 
-def test_ctrl_c_in_a_plain_function_that_is_pressed_twice_stays_what_it_is():
+def test_ctrl_c_in_a_plain_function_that_is_pressed_twice_stays_what_it_is(ctrl_c):
     async def guarded():
         with user_code("load failed", TaskError):
             signal.raise_signal(signal.SIGINT)  # has asyncio cancel the task, once it waits
