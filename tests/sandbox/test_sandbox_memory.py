@@ -126,13 +126,13 @@ def test_programs_at_once_fit_into_the_machine(monkeypatch):
 
 
 def test_pipes_with_a_name_count_as_those_without(tmp_path):
-    before = memory_in_use._file_bytes(["/proc/self"])
+    before = memory_in_use._file_bytes(["/proc/self"], 1 << 40)
     opened = []
     for _ in range(3):  # of one name, one after the other
         os.mkfifo(tmp_path / "pipe")
         opened += [os.open(tmp_path / "pipe", os.O_RDWR) for _ in range(2)]
         (tmp_path / "pipe").unlink()
-    assert memory_in_use._file_bytes(["/proc/self"]) == before + 3 * memory_in_use._PIPE_BYTES
+    assert memory_in_use._file_bytes(["/proc/self"], 1 << 40) == before + 3 * memory_in_use._PIPE_BYTES
     for number in opened:
         os.close(number)
 
