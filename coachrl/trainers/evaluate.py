@@ -33,9 +33,9 @@ async def evaluate(
 def speed_metrics(episodes: Sequence[Episode], wall_s: float, drawn: int | None = None) -> dict[str, float]:
     """`time/…` of an evaluation that took `wall_s`: seconds, and generated tokens a second, programs' time included.
     drawn: how many of the tokens were, where some were on disk."""
-    tokens = sum(len(action.response_ids) for episode in episodes for action in episode.actions)
-    tokens = tokens if drawn is None else drawn
-    return {"time/eval_s": wall_s, "time/eval_tokens_per_s": tokens / wall_s}
+    if drawn is None:
+        drawn = sum(len(action.response_ids) for episode in episodes for action in episode.actions)
+    return {"time/eval_s": wall_s, "time/eval_tokens_per_s": drawn / wall_s}
 
 
 def pass_at(episodes: Sequence[Episode], ks: Sequence[int]) -> dict[int, float]:

@@ -16,7 +16,7 @@ from coachrl.audit.stats.calibration import Calibration, Prediction, calibrate
 from coachrl.audit.stats.criteria import examine_criteria
 from coachrl.audit.stats.drift import Curve, Drift, ReferenceSetDrift, drift
 from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, task_spread, with_bins
-from coachrl.audit.stats.style import StyleEffect, _amount, _usual_range, _why_no_slope, style_effect
+from coachrl.audit.stats.style import StyleEffect, _amount, _usual_range, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
 from coachrl.audit.topics.halo import copying, halo
@@ -535,21 +535,6 @@ def test_a_frozen_set_drifts_where_its_last_scores_are_surely_and_far_enough_fro
 )
 def test_an_amount_of_a_feature_is_told_in_its_own_unit(feature, span, words):
     assert _amount(feature, span) == words
-
-
-@pytest.mark.parametrize(
-    ("slope", "span", "why"),
-    [
-        (Estimate(10.0, 9.0, 10.0, 9, 3, p=0.1), 5.0, ""),
-        (Estimate(-10.0, None, None, 9, 3, p=0.1), 5.0, ""),
-        (Estimate(10.01, 9.0, 10.0, 9, 3, p=0.1), 5.0, "a straight line would leave the scale of 0 to 10"),
-        (Estimate(math.nan, None, None, 9, 3), 5.0, "a straight line would leave the scale of 0 to 10"),
-        (Estimate(1.0, None, None, 9, 3), 5.0, "it has no interval"),
-        (Estimate(1.0, 0.5, 1.5, 9, 3), 0.0, "too few replies differ in it"),
-    ],
-)
-def test_why_a_feature_has_no_slope(slope, span, why):
-    assert _why_no_slope(slope, span) == why
 
 
 def test_criteria_are_held_against_each_other_at_equal_role():

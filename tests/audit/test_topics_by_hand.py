@@ -370,11 +370,13 @@ def test_cells_of_one_action_and_cells_alike_tell_nothing_of_a_preference():
     ("slope", "span", "why"),
     [
         (Estimate(1.0, 0.5, 1.5, 9, 9, p=0.1), 0.0, "too few replies differ in it"),
-        (Estimate(10.1, 9.0, 11.0, 9, 9, p=0.1), 5.0, "a straight line would leave the scale of 0 to 10"),
+        (Estimate(10.01, 9.0, 11.0, 9, 9, p=0.1), 5.0, "a straight line would leave the scale of 0 to 10"),
+        (Estimate(math.nan, None, None, 9, 3), 5.0, "a straight line would leave the scale of 0 to 10"),
         (Estimate(-10.1, -11.0, -9.0, 9, 9, p=0.1), 5.0, "a straight line would leave the scale of 0 to 10"),
         (Estimate(1.0, None, None, 9, 9), 5.0, "it has no interval"),
         (Estimate(1.0, None, None, 9, 9, p=0.1), 5.0, ""),
         (Estimate(-10.0, -11.0, -9.0, 9, 9), 0.01, ""),
+        (Estimate(10.0, 9.0, 10.0, 9, 3, p=0.1), 5.0, ""),
     ],
 )
 def test_a_slope_that_cannot_be_stated_says_why(slope, span, why):

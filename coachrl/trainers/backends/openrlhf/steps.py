@@ -34,7 +34,7 @@ def train_policy(actor: Any, steps: Sequence[RankStep], loss: Loss, clip_range: 
     suspects: list[str] = []
     actor.actor.train()
     for number, step in enumerate(steps):
-        begin_step(engine, len(step.micro_batches))
+        begin_step(engine, len(step.micro_batches), suspects)
         # DeepSpeed takes the mean over ranks and micro-batches.
         scale = engine.dp_world_size * len(step.micro_batches) / step.divisor
         for samples in step.micro_batches:
@@ -45,10 +45,7 @@ def train_policy(actor: Any, steps: Sequence[RankStep], loss: Loss, clip_range: 
             if not torch.isfinite(loss_sum):
                 suspects += not_numbers(batch, logprobs_N.detach())
             engine.backward(loss_sum * scale)
-            try:
-                engine.step()
-            except FloatingPointError as error:
-                raise FloatingPointError(f"{error}{_of_all_ranks(suspects)}") from None
+            engine.step()
         norm += float(engine.get_global_grad_norm())
     torch.cuda.empty_cache()
     add_other_ranks(totals, device)
@@ -68,8 +65,8 @@ def not_numbers(batch: PackedBatch, logprobs_N: Tensor) -> list[str]:
     for sample, chosen, logprobs in zip(batch.samples, batch.selected, batch.split(logprobs_N), strict=True):
         parts = {
             "advantage": advantages_of(sample)[chosen],
-            "log-probability of the engine": sample.old_logprobs_L[chosen],
-            "log-probability of the trainer": logprobs,
+            "log-probability by the engine": sample.old_logprobs_L[chosen],
+            "log-probability by the trainer": logprobs,
         }
         broken = [f"{value} is its {name}" for name, values in parts.items() for value in _first_broken(values)]
         found += [f"action {sample.action_id}: {text}" for text in broken]
@@ -80,23 +77,24 @@ def _first_broken(values: NDArray[np.float32]) -> list[float]:
     return [float(value) for value in values if not np.isfinite(value)][:1]
 
 
-def _of_all_ranks(suspects: list[str]) -> str:
-    """The suspects of every rank, for an error that all of them raise."""
+def _of_all_ranks(suspects: Sequence[str]) -> str:
+    """The suspects of every rank, for an error that all of them raise; empty where there are none."""
     of_ranks: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(of_ranks, suspects)
+    torch.distributed.all_gather_object(of_ranks, list(suspects))
     named = [text for of_rank in of_ranks for text in of_rank]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return f" ({'; '.join(named[:3])}{more})" if named else ""
 
 
-def begin_step(engine: Any, micro_batches: int) -> None:
+def begin_step(engine: Any, micro_batches: int, suspects: Sequence[str] = ()) -> None:
     """The next optimizer step is that of so many micro-batches. DeepSpeed counts them from its start; it begins at zero
-    here, since their number changes from one step to the next."""
+    here, since their number changes from one step to the next. suspects: what `not_numbers` will have said of them by
+    then."""
     engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)
     engine.micro_steps = 0
     forget_gradient(engine.optimizer)
     engine.optimizer.gradient_accumulation_steps = micro_batches
-    engine.optimizer.step = partial(sound_step, engine.optimizer)
+    engine.optimizer.step = partial(sound_step, engine.optimizer, suspects)
     if hasattr(engine.optimizer, "get_all_grad_tensors"):  # ZeRO-2
         engine.optimizer.get_all_grad_tensors = partial(gradients_to_add_to, engine.optimizer)
 
@@ -116,16 +114,17 @@ def gradients_to_add_to(optimizer: Any, parameters: list[Any], dtype: Any) -> li
     return [gradient.to(dtype) for gradient in found]
 
 
-def sound_step(optimizer: Any) -> None:
+def sound_step(optimizer: Any, suspects: Sequence[str] = ()) -> None:
     """DeepSpeed's optimizer step, where every rank's part of the gradient is finite, and of the weights afterwards.
 
     DeepSpeed does not tell: ZeRO-3 steps with NaN and reports a norm that is finite, ZeRO-2 leaves the step out and
     reports the norm of the step before. All ranks agree first, so that all of them step or none. Raises
-    FloatingPointError.
+    FloatingPointError, with the suspects of all ranks.
     """
     advice = "go on from the last checkpoint, with a lower train.learning_rate"
     if not _finite_everywhere(_own_gradients(optimizer)):
-        raise FloatingPointError(f"a gradient is not finite, so no step was taken with it; {advice}")
+        why = _of_all_ranks(suspects)
+        raise FloatingPointError(f"a gradient is not finite, so no step was taken with it{why}; {advice}")
     type(optimizer).step(optimizer)
     if not _finite_everywhere(_own_weights(optimizer)):
         raise FloatingPointError(f"weights are not finite after a step; {advice}")

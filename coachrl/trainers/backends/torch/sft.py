@@ -6,8 +6,9 @@ the very token ids that a pipeline would show and sample, and only the assistant
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,23 @@ def run_sft(
     samples = load_conversations(data_path, tokenizer, settings.max_length)
     training, validation = _split(samples, settings)
     policy = _policy(tokenizer.folder, settings)
-    try:
-        with folder_aside(out_folder) as aside:  # made before training: a read-only disk then costs nothing
-            stats = _train(policy, training, validation, settings, log)
+    with contextlib.ExitStack() as ending:
+        with _writing(out_folder):  # before training: a read-only disk then costs nothing
+            aside = ending.enter_context(folder_aside(out_folder))
+        stats = _train(policy, training, validation, settings, log)
+        with _writing(out_folder):
             policy.save_model(aside)
-    except OSError as error:  # also where another process has made it meanwhile
-        raise ConfigError(f"{out_folder}: cannot be written ({error.strerror})") from error
+            ending.close()  # gives it its name, which another process may have taken meanwhile
     return stats
+
+
+@contextlib.contextmanager
+def _writing(out_folder: Path) -> Iterator[None]:
+    """Raises ConfigError where the block cannot write."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{out_folder}: cannot be written ({error.strerror})") from error
 
 
 def load_conversations(path: Path, tokenizer: ChatTokenizer, max_length: int) -> list[TrainSample]:

@@ -195,6 +195,17 @@ def test_a_folder_that_another_process_made_meanwhile_stays_and_is_named(tiny_mo
     assert [path.name for path in out.iterdir()] == ["theirs"] and not list(tmp_path.glob(".out.*"))
 
 
+def test_what_ends_the_lines_of_progress_is_no_fault_of_the_folder(tiny_model, tmp_path, write_jsonl):
+    """Their reader may go away, as `head` does."""
+
+    def closed(line):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        run_sft(write_jsonl(*demonstrations(10)), tiny_model, tmp_path / "out", FAST, closed)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
+
+
 def test_a_step_of_which_nothing_fits_into_memory_is_one_line_and_leaves_nothing(
     tiny_model, tmp_path, write_jsonl, monkeypatch
 ):
