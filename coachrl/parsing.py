@@ -45,6 +45,10 @@ _JSON_PIECE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([,[{])', re.DOTALL)
 _PARQUET_ROWS = 64  # that are unpacked at once
 
 
+class _NotAsItLooks(yaml.MarkedYAMLError):
+    """A number that YAML reads otherwise than people do."""
+
+
 class _Loader(yaml.SafeLoader):
     """YAML in which a key that stands twice is an error: the first of two sections would be gone without a word; and so
     is {name:rules}, which YAML reads as one long key."""
@@ -92,7 +96,7 @@ class _Loader(yaml.SafeLoader):
             base, marks = (8, "zeros before it") if is_octal else (60, "colons")
             looks, reads = one_line(node.value, _SHOWN_CHARS), one_line(brief(value), _SHOWN_CHARS)
             problem = f"{looks} is {reads} in YAML, which counts it in base {base}: write a number without {marks}"
-            raise yaml.MarkedYAMLError(problem=f"{problem}, and text in quotes", problem_mark=node.start_mark)
+            raise _NotAsItLooks(problem=f"{problem}, and text in quotes", problem_mark=node.start_mark)
         return value
 
     def get_single_node(self) -> yaml.Node | None:
@@ -145,7 +149,7 @@ def _yaml_reason(wrong: yaml.YAMLError, text: str) -> str:
         is_first = ":" not in text.splitlines()[mark.line][: mark.column]
         problem = _MISPLACED_KEY if is_first else _SECOND_COLON
     place = f", line {mark.line + 1}" if mark is not None and "\n" in text.strip() else ""
-    return f"{place}: not YAML: {problem}"
+    return f"{place}: {problem}" if isinstance(wrong, _NotAsItLooks) else f"{place}: not YAML: {problem}"
 
 
 def parse_yaml(text: str, where: str, error: type[CoachrlError] = ConfigError) -> Any:

@@ -82,7 +82,7 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
                 ("tasks.levels", "[1, true]"),
             )
         ),
-        ("seed=010", ["the value: not YAML: 010 is 8 in YAML, which counts it in base 8", "without zeros before it"]),
+        ("seed=010", ["the value: 010 is 8 in YAML, which counts it in base 8", "without zeros before it"]),
         ("train={steps: -0_10}", ["-0_10 is -8 in YAML"]),
         ("train.steps=1:30", ["1:30 is 90 in YAML, which counts it in base 60", "without colons, and text in quotes"]),
         ("train.learning_rate=1:30.5", ["1:30.5 is 90.5 in YAML"]),
