@@ -54,6 +54,13 @@ def test_weights_that_are_not_finite_after_a_step_are_an_error(ranks, context):
     assert all(rank[context]["overflow"].startswith("weights are not finite after a step") for rank in ranks)
 
 
+def test_parameters_that_are_gathered_at_once_are_all_there(ranks):
+    """DeepSpeed waits for the last of them alone. With gloo that says nothing of those before it: engines that were
+    started again were sent memory that nobody had filled."""
+    for rank in ranks:
+        assert rank["gathered"] == [[1.0] * 9] * 3
+
+
 def test_a_child_that_fails_is_seen_to_fail_in_workers_too(ray_cluster, run_scripts):
     """Ray ignores the signal of a child's end there, and every child then seems to end well."""
     address = ray_cluster.get_runtime_context().gcs_address

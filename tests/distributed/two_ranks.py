@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+import deepspeed
 import openrlhf_cpu
 import torch
 from flat_config import with_settings
@@ -20,7 +21,7 @@ from coachrl.trainers.backends.openrlhf.steps import begin_step
 class Rank:
     """What OpenRLHF's policy actor holds, as far as coachrl reads it."""
 
-    def __init__(self, context):
+    def __init__(self, context, model=None):
         config = with_settings(gpus=2, zero_stage=context, learning_rate=1e-3, max_grad_norm=0.0)
         [placed] = plan_placement(config.openrlhf, {"solver": True}, reference=False).policies
         arguments = openrlhf_arguments(config, placed)
@@ -29,7 +30,7 @@ class Rank:
         torch.manual_seed(0)
         given = arguments.actor
         chosen = {"optim": "adam", "adam": vars(given.adam), "lr_scheduler": "constant", "scheduler_steps": 1}
-        model = torch.nn.Linear(32, 32, bias=False)
+        model = model or torch.nn.Linear(32, 32, bias=False)
         self.engine, _, _ = self.strategy.prepare((model, {**chosen, "max_norm": given.max_norm}))
 
     def step(self, scale, micro_batches=4):
@@ -49,6 +50,17 @@ class Rank:
 
     def weights(self):
         return [float(part.detach().sum()) for part in own_weights(self.engine.optimizer)]
+
+
+def gathered():
+    """The least of each parameter that ZeRO-3 gathers, a large one before small ones, all of them full of ones."""
+    model = torch.nn.ParameterList(torch.ones(size) for size in (2**23, *[64] * 8))
+    parameters = list(Rank(3, model).engine.module)
+    least = []
+    for _ in range(3):
+        with deepspeed.zero.GatheredParameters(parameters):
+            least.append([float(parameter.detach().min()) for parameter in parameters])
+    return least
 
 
 def own_weights(optimizer):
@@ -80,4 +92,4 @@ if __name__ == "__main__":
     os.environ |= openrlhf_cpu.ENVIRONMENT
     openrlhf_cpu.install()
     found = {context: find(context, int(rank)) for context in (2, 3)}
-    print(json.dumps(found), flush=True)
+    print(json.dumps(found | {"gathered": gathered()}), flush=True)

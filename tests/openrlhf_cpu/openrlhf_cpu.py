@@ -169,6 +169,7 @@ def install():
     torch.cuda.empty_cache = ledger.note_empty_cache
     _keep_books()
     _use_gloo()
+    _gather_in_order()
     _compile_nothing()
     _fork_engine_cores()
 
@@ -216,6 +217,20 @@ def _use_gloo():
         set_up(self, *args, **kwargs)
 
     strategy_module.DeepspeedStrategy.setup_distributed = setup_distributed
+
+
+def _gather_in_order():
+    """DeepSpeed's ZeRO-3 gathers many parameters at once and waits for the last of them. NCCL works through them one
+    after another; gloo has two threads, and an earlier one was now and then still memory that nobody had filled."""
+    backend = import_module("deepspeed.comm.torch").TorchBackend
+    launch = backend.all_gather_into_tensor
+
+    def all_gather_into_tensor(self, *args, **kwargs):
+        if (work := launch(self, *args, **kwargs)) is not None:
+            work.wait()
+        return work
+
+    backend.all_gather_into_tensor = all_gather_into_tensor
 
 
 def _compile_nothing():
