@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ _CAPABILITIES = (
     "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
 )  # fmt: skip
 _NOBODY = 65534
+_OPEN_FILES = 1 << 14
 _THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB")
 
 
@@ -134,6 +136,16 @@ def arguments(bwrap: str, packages: Packages, uid: int) -> list[str]:
     return [*command, "--", str(_python()), "-s", "-P", "-c", start]
 
 
+def _may_hand_over_files() -> None:
+    """Raise this process's limit on open files where it is low. The kernel counts what lies in sockets for a user, all
+    processes together, and lets one send more only below its own limit. That of programs is 512; they get beyond it by
+    what each of the machine's processors sends at once."""
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(_OPEN_FILES, most)
+    if few != resource.RLIM_INFINITY and few < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
 def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start bubblewrap with the file `control` as the interpreter's file 0 and `errors` as its stderr.
 
@@ -143,6 +155,7 @@ def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Pop
     """
     bwrap = find_bubblewrap()
     require_reach(packages)
+    _may_hand_over_files()
     if os.getuid() != 0:
         command = arguments(bwrap, packages, CODE_UID)
         return subprocess.Popen(command, stdin=control, stdout=subprocess.DEVNULL, stderr=errors, env={})

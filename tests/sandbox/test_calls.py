@@ -23,6 +23,7 @@ NUMBERS = {
                "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239, "migrate_pages": 256, "move_pages": 279,
                "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
                "the next one": 480, "ioctl": 16, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
+               "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314,
                "ustat": 136, "mincore": 27, "fadvise64": 221, "preadv2": 327, "openat": 257, "openat2": 437},
     "aarch64": {"mmap": 222, "madvise": 233, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220,
                 "fcntl": 25, "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63,
@@ -34,6 +35,7 @@ NUMBERS = {
                 "mbind": 235, "set_mempolicy": 237, "get_mempolicy": 236, "migrate_pages": 238, "move_pages": 239,
                 "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
                 "the next one": 480, "ioctl": 29, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
+                "sched_setscheduler": 119, "sched_setparam": 118, "sched_setattr": 274,
                 "ustat": 60, "mincore": 232, "fadvise64": 223, "preadv2": 286, "openat": 56, "openat2": 437},
 }  # fmt: skip
 
@@ -126,9 +128,10 @@ def answer(machine, call, *arguments, audit=None, number=None):
         ("prlimit64", (9, 7, 0), FAIL | EPERM),
         ("sched_setaffinity", (0,), ALLOW),
         ("sched_setaffinity", (1,), FAIL | EPERM),
-        ("setpriority", (0, 0, 19), ALLOW),
-        ("setpriority", (2, 0, 19), FAIL | EPERM),
-        ("setpriority", (0, 1, 19), FAIL | EPERM),
+        ("setpriority", (0, 0, 19), FAIL | EPERM),
+        ("sched_setscheduler", (0, 5), FAIL | EPERM),
+        ("sched_setparam", (0,), FAIL | EPERM),
+        ("sched_setattr", (0,), FAIL | EPERM),
     ],
 )
 def test_each_call_is_answered_alike_on_every_processor(machine, call, arguments, expected):

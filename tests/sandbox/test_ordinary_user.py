@@ -165,6 +165,46 @@ def test_a_copy_holds_what_code_has_locked(as_user):
     assert done.stdout.splitlines() == ["ok", "('d/f',) ('d/f',) b'kept'"], done.stderr
 
 
+SEND = """
+import asyncio, resource
+from coachrl.config import SandboxConfig
+from coachrl.sandbox import make_sandbox
+
+KEEP = '''
+import array, os, socket, time
+files, kept = array.array('i', [os.open('/dev/null', os.O_RDONLY)] * 253), []
+for _ in range(3):
+    (into, out), (hides, kept_open) = socket.socketpair(), socket.socketpair()
+    socket.send_fds(hides, [b'x'], [out.fileno()])
+    out.close()
+    into.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+    kept.append((into, hides, kept_open))
+open('sent', 'w').close()
+time.sleep(60)
+'''
+
+async def main():
+    sandbox = make_sandbox(SandboxConfig(concurrency=2), [])
+    workspace = await sandbox.open({})
+    running = asyncio.create_task(workspace.run(KEEP))
+    while not running.done() and "sent" not in await workspace.files():
+        await asyncio.sleep(0.02)
+    other = await sandbox.open({})
+    print(running.done(), (await other.run("print('unharmed')")).stdout)
+    await sandbox.close()
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (700, 2000))
+asyncio.run(main())
+"""
+
+
+def test_open_files_that_a_program_keeps_in_sockets_keep_nobody_else_from_sending_some(as_user):
+    """What lies in sockets counts for a user, all processes together, against the limit of the one that sends."""
+    command, environment = as_user
+    done = subprocess.run([*command, "-c", SEND], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["False", "unharmed"], done.stderr
+
+
 HIDE = """
 import asyncio, sys
 from coachrl.config import SandboxConfig

@@ -81,7 +81,7 @@ class CodeEnvironment(Environment):
 
     async def _worth(self, tests: Suite, reference: str, workspace: Workspace) -> float:
         """Share of the tests that the reference passes and that notice where its results are others: a test that every
-        program passes tests nothing. Each run has a workspace of its own, so that tests cannot tell which it is."""
+        program passes tests nothing. Each run has a workspace of its own: what one leaves tells the other nothing."""
         passed = []
         for program in (reference, off_by_one(reference, self.truth.entry_point)):
             branch = await workspace.copy()

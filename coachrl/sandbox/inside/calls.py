@@ -31,6 +31,9 @@ _DENIED: dict[str, Numbers] = {
     "quotactl": (179, 60), "quotactl_fd": (443, 443), "ustat": (136, 60),
     # The advice that madvise may not give, by another way; and which pages of a file others have read.
     "process_madvise": (440, 440), "process_mrelease": (448, 448), "cachestat": (451, 451), "mincore": (27, 232),
+    # A program that steps back behind all others takes minutes to end where they are busy, and its room with it.
+    "setpriority": (141, 140), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274),
 }  # fmt: skip
 # They would write what all of the host has unwritten to its disks, and nothing can end a program that waits for them,
 # or make the disks wait for a file of the host's. All that a program may write to lies in memory. Advice on a file that
@@ -62,8 +65,7 @@ _UNSUPPORTED: dict[str, Numbers] = {
 # Calls that change a process, and the arguments that must be 0: no other process than the one that calls. Where the
 # code runs as the user who started coachrl, the first process of its room is one of that user's, too.
 _OWN_PROCESS_ONLY: dict[str, tuple[Numbers, tuple[int, ...]]] = {
-    "setpriority": ((141, 140), (0, 1)), "sched_setaffinity": ((203, 122), (0,)),
-    "sched_setscheduler": ((144, 119), (0,)), "sched_setparam": ((142, 118), (0,)), "sched_setattr": ((314, 274), (0,)),
+    "sched_setaffinity": ((203, 122), (0,)),
 }  # fmt: skip
 # A child that passes for its parent's sibling would be a child of a trusted process. clone3 keeps its flags in memory,
 # where a filter cannot read them; the C library takes clone where it is told that there is no clone3.

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import ast
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -55,11 +54,22 @@ class Suite:
         return ast.unparse(ast.fix_missing_locations(tree))
 
     @cached_property
-    def repeated(self) -> list[set[str]]:
-        """The places of assertions that may be reached again and again together: in one loop, or in one helper."""
+    def loops(self) -> list[set[str]]:
+        """The places of the assertions of each loop, which are reached again and again together."""
+        return self._places(ast.For, ast.AsyncFor, ast.While)
+
+    @cached_property
+    def helpers(self) -> set[str]:
+        """The places of assertions in functions that the suite itself may call, how often and when nobody can tell."""
+        return {place for part in self._places(ast.FunctionDef, ast.AsyncFunctionDef) for place in part}
+
+    def _places(self, *kinds: type[ast.stmt]) -> list[set[str]]:
+        """Those in each part of these kinds, but for the functions that `_run_suite` of the program inside calls."""
         tree = ast.parse(self.source)
         places = {id(node): str(place) for place, node in enumerate(_assertions(tree))}
-        return [{places[id(node)] for node in ast.walk(part) if id(node) in places} for part in _repeating(tree)]
+        tests = [node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_test(node.name)]
+        parts = [node for node in ast.walk(tree) if isinstance(node, kinds) and node not in tests]
+        return [{places[id(node)] for node in ast.walk(part) if id(node) in places} for part in parts]
 
     @cached_property
     def names(self) -> list[str]:
@@ -115,7 +125,8 @@ def parse_suite(source: str) -> Suite:
 def off_by_one(program: str, entry_point: str) -> str:
     """`program` with other results: numbers one more, lists one longer, no error where there was one."""
     source = files("coachrl.tasks.code").joinpath("off_by_one_program.py").read_text(encoding="utf-8")
-    return f"{program}\n\nexec({source!r})\n{entry_point} = _off_by_one({entry_point})\n"
+    changed = f"(lambda space: exec({source!r}, space) or space['_off_by_one'])({{}})({entry_point})"
+    return f"{program}\n\n{entry_point} = {changed}\n"  # no name is left by which tests could tell that it is this
 
 
 async def run_suite(
@@ -158,8 +169,10 @@ def _read(output: str, mark: str, suite: Suite, state: ExecutionState) -> SuiteR
     held = set(told.get("pass", ()))
     entered = told.get("enter", [])
     if not finished and len(entered) < _MAX_ENTERED:
-        # It ended inside of this one, or on the way to another one of the same loop.
-        held -= set(entered[-1:]).union(*(places for places in suite.repeated if places.intersection(entered[-1:])))
+        # It ended inside of this one, or on the way to another one of the same loop, or to a helper's next call.
+        held -= suite.helpers.union(
+            entered[-1:], *(places for places in suite.loops if places.intersection(entered[-1:]))
+        )
     elif not finished:
         held = set()
     failed = dict(_placed(line) for line in told.get("fail", ()))
@@ -199,14 +212,8 @@ def _assertions(tree: ast.AST) -> list[ast.Assert]:
     return sorted(found, key=lambda node: (node.lineno, node.col_offset))
 
 
-def _repeating(node: ast.AST) -> Iterator[ast.AST]:
-    """The outermost loops below `node`, and functions that are not a suite's own tests."""
-    for child in ast.iter_child_nodes(node):
-        is_test = isinstance(child, ast.FunctionDef) and child.name.startswith(("check", "test"))
-        if isinstance(child, ast.For | ast.While | ast.FunctionDef) and not is_test:
-            yield child
-        else:
-            yield from _repeating(child)
+def _is_test(name: str) -> bool:
+    return name == "check" or name.startswith("test")
 
 
 class _Instrument(ast.NodeTransformer):

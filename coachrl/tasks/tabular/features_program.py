@@ -160,6 +160,9 @@ def _table(name: str) -> pd.DataFrame | None:
         return value
     try:
         return pd.DataFrame(value.toarray() if sparse.issparse(value) else value)
+    except MemoryError:
+        _say(name, "unreadable", f"{type(value).__name__} is too large to be looked at as a table")
+        return None
     except Exception:  # noqa: BLE001  the same boundary: a list or a matrix of the agent's that is no table
         _say(name, "unreadable", f"no table, but {type(value).__name__}")
         return None

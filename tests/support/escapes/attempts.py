@@ -195,6 +195,14 @@ ATTEMPTS = [
     Attempt("read the host", "memory of the parent", "open(f'/proc/{os.getppid() or 1}/mem', 'rb').read(1)"),
     Attempt("read the host", "environment of the parent", "assert SECRET.encode() in open(f'/proc/{os.getppid() or 1}/environ', 'rb').read()"),
     Attempt("gain rights", "higher priority for its group", "os.setpriority(os.PRIO_PGRP, 0, -1)"),
+    *(
+        Attempt("other processes", f"a place behind all others, where its own end waits for them, by {how}", code, open_outside=True)
+        for how, code in {
+            "its priority": "os.setpriority(os.PRIO_PROCESS, 0, 19)",
+            "its kind of turns": "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))",
+            "the later call": "import struct; syscall(314, 0, struct.pack('IIQiIQQQ', 48, 5, 0, 0, 0, 0, 0, 0), 0)",
+        }.items()
+    ),
     Attempt("gain rights", "real-time scheduling", "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))"),
     Attempt("gain rights", "more open files", "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (10**6, 10**6))"),
     Attempt("gain rights", "longer processor time", "import resource; resource.setrlimit(resource.RLIMIT_CPU, (-1, -1))"),

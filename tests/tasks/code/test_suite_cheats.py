@@ -6,7 +6,7 @@ import pytest
 
 from coachrl.tasks.code.joint_reward import JointWeights, judge_together
 from coachrl.tasks.code.problems import CodeTruth, check_references, load_humaneval
-from coachrl.tasks.code.suite import parse_suite, run_suite
+from coachrl.tasks.code.suite import off_by_one, parse_suite, run_suite
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -173,6 +173,42 @@ async def test_a_program_that_ends_in_a_later_round_passes_none_of_the_assertion
     result = await run_suite(code_workspace, program, suite, "f", 20.0)
     held = [text for text, passed in zip(suite.assertions, result.passed, strict=True) if passed]
     assert held == ["candidate(0) == 0"]
+
+
+HELPERS = {
+    "before another assertion": """
+def same(got, value):
+    assert got is not None
+    assert got == value
+
+def check(candidate):
+    same(candidate(0), 0)
+    assert candidate(1) == 1
+    same(candidate(2), 4)
+""",
+    "whose name begins as a test's": """
+def check(candidate):
+    def check_one(i):
+        assert candidate(i) is not None
+        assert candidate(i) == i * i
+    check_one(0)
+    check_one(1)
+""",
+}
+
+
+@pytest.mark.parametrize("suite", HELPERS.values(), ids=HELPERS)
+async def test_a_program_that_ends_its_tests_passes_no_assertion_of_a_helper_that_may_be_called_again(
+    code_workspace, suite
+):
+    program = "import os, signal\ndef f(i):\n    if i: os.kill(os.getppid(), signal.SIGKILL)\n    return 0"
+    assert True not in (await run(code_workspace, program, suite)).passed
+
+
+async def test_no_name_tells_tests_that_results_are_wrong(code_workspace):
+    program = off_by_one("def f(i): return i", "f")
+    assert (await run(code_workspace, program, "assert f(1) == 2")).all_passed
+    assert "NameError" in (await run(code_workspace, program, "_off_by_one\nassert f(1) == 2")).problem
 
 
 LOOPS = """

@@ -108,6 +108,12 @@ async def test_files_that_cannot_be_read_are_faults(sandbox):
     ]
 
 
+async def test_a_sparse_table_that_is_too_large_is_said_to_be_one(sandbox):
+    said = await inspected(sandbox, "X = Z = sparse.csr_matrix((3, 2**40))")
+    words = "unreadable: csr_matrix is too large to be looked at as a table"
+    assert said.splitlines() == [f"X_train.pkl: {words}", f"X_test.pkl: {words}"]
+
+
 async def test_many_odd_columns_are_cut_short_and_odd_names_stay_on_one_line(sandbox):
     code = "for i in range(9):\n    X[f'a\\nX_test.pkl: rows: {i}'] = Z[f'a\\nX_test.pkl: rows: {i}'] = 'x'"
     said = await inspected(sandbox, code)
