@@ -272,7 +272,8 @@ class Run:
         kept = [record for record in found if self._step_of(record) <= step]
         if (last := max((record["step"] for record in found), default=0)) > step:
             log.warning(
-                "%s goes on after step %d: what came later, up to step %d, is made again",
+                "%s goes on after step %d: what it holds of later steps, up to step %d, is dropped, and made again as "
+                "far as the run goes",
                 self.folder.name, step, last,
             )  # fmt: skip
         write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))

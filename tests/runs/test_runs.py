@@ -328,7 +328,8 @@ def test_later_steps_are_forgotten_on_resume(tmp_path, caplog):
         run.write_episodes(f"step-{step:06d}", [make_episode()], {})
     run.drop_after(2)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{run.folder.name} goes on after step 2: what came later, up to step 3, is made again"
+        f"{run.folder.name} goes on after step 2: what it holds of later steps, up to step 3, is dropped, and made "
+        "again as far as the run goes"
     ]
     run.drop_after(2)
     assert len(caplog.records) == 1, "nothing is lost, nothing is said"
