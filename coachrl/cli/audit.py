@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -111,6 +112,7 @@ def audit(
     if (coach.given or yes) and not (probe or fault_localization):
         raise ConfigError(_NOBODY_IS_ASKED)
     runs = _imported(runs, source, columns, scale)
+    page = html or _page_of(runs[0])
     found = audit_runs(runs, resamples, seed)
     if probe or fault_localization:
         from coachrl.audit.probes.asking import ProbeSettings
@@ -119,7 +121,7 @@ def audit(
         found = with_asked(found, _ask(runs[0], wanted, coach, yes))
     if replay:
         found = _with_replayed(found, runs[0], replay, resamples, seed)
-    _write(found, html, json_file)
+    _write(found, page, json_file)
     if calibrate is not None:
         _calibrate(runs, calibrate)
     if reasons := crossed(found.verdicts, thresholds):
@@ -149,11 +151,20 @@ def _imported(paths: list[Path], source: str | None, columns: list[str] | None, 
     return [import_scores(file, settings, Path("runs")) for file in paths]
 
 
-def _write(found: Audit, html: Path | None, json_file: Path | None) -> None:
+def _page_of(folder: Path) -> Path:
+    """Raises ConfigError where no page can be written into a run's folder, before anything is counted."""
+    from coachrl.runs.folder import Run
+
+    place = Run.open(folder).folder
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"{place} cannot be written: name a place for the page with --html")
+    return place / "audit.html"
+
+
+def _write(found: Audit, page: Path, json_file: Path | None) -> None:
     from coachrl.audit.report.page import as_html, as_json, lines
     from coachrl.report.page import write_page
 
-    page = html or next(iter(found.runs.values())) / "audit.html"
     write_page(page, as_html(found))
     if json_file == Path("-"):
         print_text(as_json(found).rstrip("\n"))

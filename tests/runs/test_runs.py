@@ -494,6 +494,15 @@ def test_episodes_that_a_run_goes_on_from_must_all_be_read(tmp_path):
         run.read_episodes("step-000001")
 
 
+@pytest.mark.parametrize("named", [".", "", "con/.."])
+def test_the_folder_that_runs_are_in_is_none(tmp_path, monkeypatch, named):
+    (tmp_path / "con").mkdir()
+    (tmp_path / "con" / "config.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is not a run folder"):
+        Run.open(named)
+
+
 def test_a_folder_is_a_run_where_it_holds_any_part_of_one(tmp_path):
     (tmp_path / "runs").mkdir()
     for part in ("config.yaml", "metrics.jsonl"):
