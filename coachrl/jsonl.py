@@ -24,6 +24,7 @@ from coachrl.text import one_line
 
 _T = TypeVar("_T")
 _PIECE_BYTES = 65_536
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without them answer
 
 
 def writable_file(path: Path) -> Path:
@@ -171,21 +172,39 @@ def check_place(path: Path, option: str = "") -> None:
         raise ConfigError(f"{option}{path}: there is no folder {path.parent}")
     if path.is_dir():
         raise ConfigError(f"{option}{path} is a folder: name a file")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{option}{path} cannot be written: no permission to write in {path.parent}")
 
 
-def write_aside(path: Path, text: str) -> None:
-    """Replace `path` whole: the text is written beside it, and renamed once it is on the disk. Raises OSError that
-    names `path`, and leaves nothing then. What a process left that was killed over the same file is removed."""
+def write_aside(path: Path, text: str, is_new: bool = False) -> None:
+    """Replace `path` whole: the text is written beside it, and renamed once it is on the disk. is_new: what is there is
+    not replaced. Raises OSError that names `path`, and leaves nothing then. What a process left that was killed over
+    the same file is removed."""
     drop_left_of(path)
     aside = place_aside(path)
     try:
         aside.write_text(text, encoding="utf-8")
         fsync(aside)
-        aside.replace(path)
+        name_new(aside, path) if is_new else aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)
         error.filename = str(path)
         raise
+
+
+def name_new(aside: Path, path: Path) -> None:
+    """Rename the file `aside` to `path`, where nothing has that name: of two commands that write one file at once, the
+    later one is told. Raises OSError."""
+    try:
+        os.link(aside, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+        aside.rename(path)
+    else:
+        aside.unlink()
 
 
 def place_aside(path: Path) -> Path:

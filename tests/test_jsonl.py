@@ -17,6 +17,7 @@ from coachrl.jsonl import (
     drop_left_of,
     drop_torn_line,
     json_line,
+    name_new,
     read_jsonl,
     readable_jsonl,
     write_aside,
@@ -161,6 +162,25 @@ def test_a_file_that_cannot_be_written_aside_is_named_and_what_it_held_stays(pat
     with pytest.raises(OSError, match=r"No space left on device: .*/x\.jsonl'$"):
         write_aside(path, "after")
     assert [each.name for each in path.parent.iterdir()] == ["x.jsonl"] and path.read_text() == "before"
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_new_file_takes_nobodys_name(path, monkeypatch, has_links):
+    def none(*_):
+        raise PermissionError(1, "Operation not permitted")  # as on a memory stick
+
+    if not has_links:
+        monkeypatch.setattr(jsonl.os, "link", none)
+    write_aside(path, "first", is_new=True)
+    with pytest.raises(FileExistsError):
+        write_aside(path, "second", is_new=True)
+    aside, link = path.with_name("aside"), path.with_name("link")
+    aside.touch()
+    link.symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        name_new(aside, link)
+    assert sorted(each.name for each in path.parent.iterdir()) == ["aside", "link", "x.jsonl"]
+    assert path.read_text() == "first"
 
 
 def test_appended_lines_are_whole_and_follow_each_other(path):

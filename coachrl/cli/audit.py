@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from coachrl.coach.clients.cost_estimate import CostEstimate
 
 _THRESHOLD_CROSSED = 3
+_NOBODY_IS_ASKED = (
+    "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: add --probe N or --fault-localization N"
+)
 
 Runs = Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders, e.g. runs/latest")]
 From = Annotated[
@@ -95,7 +99,6 @@ def audit(
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
     from coachrl.audit.audit import audit_runs, with_asked
     from coachrl.audit.thresholds import crossed, parse_threshold
-    from coachrl.jsonl import check_place
 
     if self_test:
         _self_test(runs, repeats or 20, seed)
@@ -105,30 +108,20 @@ def audit(
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if not runs:
         raise ConfigError("name at least one run folder: coachrl audit runs/latest")
-    for place in (html, json_file, calibrate):
-        if place is not None and place != Path("-"):
-            check_place(place)
-    if source is not None:
-        from coachrl.audit.data.imported import import_scores, import_settings
-
-        imported = import_settings(source, columns or (), scale or "0:1")
-        runs = [import_scores(file, imported, Path("runs")) for file in runs]
-    elif columns or scale:
-        raise ConfigError("--column and --scale are of another trainer's file: add --from trl|verifiers|art|jsonl")
+    _check_places(html, json_file, calibrate)
+    if (coach.given or yes) and not (probe or fault_localization):
+        raise ConfigError(_NOBODY_IS_ASKED)
+    runs = _imported(runs, source, columns, scale)
+    page = html or _page_of(runs[0])
     found = audit_runs(runs, resamples, seed)
     if probe or fault_localization:
         from coachrl.audit.probes.asking import ProbeSettings
 
         wanted = ProbeSettings(probe, fault_localization, resamples, seed)
         found = with_asked(found, _ask(runs[0], wanted, coach, yes))
-    elif coach.given or yes:
-        raise ConfigError(
-            "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: "
-            "add --probe N or --fault-localization N"
-        )
     if replay:
         found = _with_replayed(found, runs[0], replay, resamples, seed)
-    _write(found, html, json_file)
+    _write(found, page, json_file)
     if calibrate is not None:
         _calibrate(runs, calibrate)
     if reasons := crossed(found.verdicts, thresholds):
@@ -137,11 +130,41 @@ def audit(
         raise typer.Exit(_THRESHOLD_CROSSED)
 
 
-def _write(found: Audit, html: Path | None, json_file: Path | None) -> None:
+def _check_places(*places: Path | None) -> None:
+    """Raises ConfigError where a file that is to be written cannot stand, before anything is counted."""
+    from coachrl.jsonl import check_place
+
+    for place in places:
+        if place is not None and place != Path("-"):
+            check_place(place)
+
+
+def _imported(paths: list[Path], source: str | None, columns: list[str] | None, scale: str | None) -> list[Path]:
+    """The run folders: `paths`, or what was made of the files of another trainer that they are."""
+    if source is None:
+        if columns or scale:
+            raise ConfigError("--column and --scale are of another trainer's file: add --from trl|verifiers|art|jsonl")
+        return paths
+    from coachrl.audit.data.imported import import_scores, import_settings
+
+    settings = import_settings(source, columns or (), scale or "0:1")
+    return [import_scores(file, settings, Path("runs")) for file in paths]
+
+
+def _page_of(folder: Path) -> Path:
+    """Raises ConfigError where no page can be written into a run's folder, before anything is counted."""
+    from coachrl.runs.folder import Run
+
+    place = Run.open(folder).folder
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"{place} cannot be written: name a place for the page with --html")
+    return place / "audit.html"
+
+
+def _write(found: Audit, page: Path, json_file: Path | None) -> None:
     from coachrl.audit.report.page import as_html, as_json, lines
     from coachrl.report.page import write_page
 
-    page = html or next(iter(found.runs.values())) / "audit.html"
     write_page(page, as_html(found))
     if json_file == Path("-"):
         print_text(as_json(found).rstrip("\n"))

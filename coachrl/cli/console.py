@@ -58,6 +58,8 @@ class Waiting:
 
 
 waiting = Waiting()
+_USUAL_WIDTH = 80
+_PIPE_WIDTH = 10_000
 
 
 class PlainConsole(Console):
@@ -65,6 +67,8 @@ class PlainConsole(Console):
     to the terminal. Whatever it prints or draws ends the line that says what is waited for."""
 
     def __init__(self, **settings: Any) -> None:
+        if not os.environ.get("COLUMNS", "any").strip("0"):  # of a terminal that has no size; rich would print nothing
+            settings.setdefault("width", _USUAL_WIDTH)
         super().__init__(markup=False, highlight=False, emoji=False, **settings)
 
     def print(self, *objects: Any, **settings: Any) -> None:
@@ -84,7 +88,6 @@ out = PlainConsole(soft_wrap=True)
 err = PlainConsole(stderr=True, soft_wrap=True)
 
 _PATIENCE_S = 0.5
-_PIPE_WIDTH = 10_000
 _ERROR_CHARS = 4000
 
 

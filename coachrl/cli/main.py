@@ -44,7 +44,8 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 class _Verbs(TyperGroup):
-    """Shows its help where no verb is given, and names those that begin like a mistyped one, or else the nearest."""
+    """Shows its help where no verb is given, and a verb's also where an option before `--help` waits for its value.
+    Names the verbs that begin like a mistyped one, or else the nearest."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -59,7 +60,9 @@ class _Verbs(TyperGroup):
             begun = [repr(name) for name in self.commands if given and name.startswith(given)]
             meant = f", did you mean {' or '.join(begun)}?" if begun else nearest(given, self.commands)
             ctx.fail(f"no command {given!r}{meant}")
-        return super().resolve_command(ctx, args)
+        name, verb, rest = super().resolve_command(ctx, args)
+        own = rest[: rest.index("--")] if "--" in rest else rest
+        return name, verb, ["--help"] if "--help" in own and not isinstance(verb, TyperGroup) else rest
 
 
 app = typer.Typer(

@@ -47,5 +47,5 @@ def sft(
         "seed": seed,
     }
     settings = make_section(SftConfig, **{key: value for key, value in given.items() if value is not None})
-    stats = run_sft(data, model or BUNDLED_MODEL, out_folder, settings, lambda line: out.print(line))
+    stats = run_sft(data, BUNDLED_MODEL if model is None else model, out_folder, settings, lambda line: out.print(line))
     print_metrics(stats)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -78,4 +79,4 @@ def make(
         flag = " --heldout" if missing == ["heldout"] else ""
         out.print(f"{root} has no {'held-out' if flag else 'training'} task yet: coachrl tasks make FOLDER …{flag}")
     else:
-        out.print(f"train on it: coachrl train --pipeline dsbench tasks.root={root}")
+        out.print(f"train on it: coachrl train --pipeline dsbench {quote(f'tasks.root={root}')}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -112,9 +113,9 @@ def _is_finished(run: Run) -> bool:
         return False
     checkpoints.read(run.last_checkpoint(), {})
     policies = sorted(path for path in run.last_checkpoint().iterdir() if path.is_dir())
-    weights = " ".join(f"policies.{path.name}.model={path}" for path in policies)
+    weights = " ".join(quote(f"policies.{path.name}.model={path}") for path in policies)
     out.print(f"{run.folder} has all of its {steps} steps: there is nothing to resume. A new run from its weights:")
-    out.print(f"  coachrl train --config {run.folder / 'config.yaml'} --name NEW {weights}")
+    out.print(f"  coachrl train --config {quote(str(run.folder / 'config.yaml'))} --name NEW {weights}")
     return True
 
 
@@ -134,7 +135,7 @@ def _train(config: RunConfig, run: Run, resume: bool) -> None:
     try:
         with interrupts_acknowledged(lambda: what_stays(config, run)):
             # First, since what follows imports for seconds.
-            out.print(f"run {run.folder}; watch it with: coachrl view {run.folder}")
+            out.print(f"run {run.folder}; watch it with: coachrl view {quote(str(run.folder))}")
             waiting.start("starting")
             import asyncio
 
@@ -173,11 +174,11 @@ def _sum_up(run: Run, config: RunConfig) -> None:
     from coachrl.report import headline, write_report
     from coachrl.trainers.algorithms import make_algorithm
 
-    report = write_report(run)
+    report, folder = write_report(run), quote(str(run.folder))
     for line in headline(run):
         out.print(line)
     out.print(f"report: {report}")
-    out.print(f"read its episodes: coachrl view {run.folder}")
+    out.print(f"read its episodes: coachrl view {folder}")
     if make_algorithm(config.algorithm).needs_coach(config.reward):
-        out.print(f"ask whether its coach is fair: coachrl audit {run.folder}")
-    out.print(f"set it against another run: coachrl compare {run.folder} OTHER")
+        out.print(f"ask whether its coach is fair: coachrl audit {folder}")
+    out.print(f"set it against another run: coachrl compare {folder} OTHER")

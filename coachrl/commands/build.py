@@ -31,7 +31,7 @@ from coachrl.text import nearest
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.base import Backend
 from coachrl.trainers.backends.openrlhf.placement import Placement, plan_placement
-from coachrl.trainers.backends.torch.models import is_hub_name
+from coachrl.trainers.backends.torch.models import check_brings_no_code, is_hub_name
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.rollout.rollout import RolloutExecutor
@@ -252,6 +252,9 @@ def unchecked_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> s
 def _check_models(config: RunConfig, policies: Iterable[str]) -> None:
     models = dict.fromkeys(map(config.initial_model, policies))
     tokenizers = [ChatTokenizer(model) for model in models if not is_hub_name(model)]
+    if config.backend == "openrlhf":
+        for tokenizer in tokenizers:
+            check_brings_no_code(tokenizer.folder)
     if config.backend == "vllm":
         check_shapes([tokenizer.folder for tokenizer in tokenizers], config.torch.share_base)
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 
 from coachrl.config import RunConfig
@@ -107,4 +108,4 @@ def what_stays(config: RunConfig, run: Run) -> str:
     checkpoints = run.checkpoints()
     # One that is being written when the signal comes is written to its end.
     saved = f"{checkpoints[-1].name} is saved" if checkpoints else "no checkpoint was whole yet"
-    return f"{saved}; continue with: coachrl train --resume {run.folder}"
+    return f"{saved}; continue with: coachrl train --resume {quote(str(run.folder))}"

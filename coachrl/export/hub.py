@@ -26,7 +26,7 @@ def export_hub(run: Run, folder: Path) -> list[Path]:
     Raises ConfigError where `folder` exists or cannot be written, CheckpointError where there is no whole checkpoint,
     PolicyError where an adapter's model is gone.
     """
-    if folder.exists():
+    if os.path.lexists(folder):
         raise ConfigError(f"{folder} exists already: name another folder, or remove it first")
     with run.last_checkpoint_kept() as checkpoint:
         checkpoints.read(checkpoint, {})

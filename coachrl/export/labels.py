@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -41,9 +42,10 @@ def export_labels(run: Run, place: Path) -> int:
     labels = read_labels(run)
     if not labels:
         raise ConfigError(f"{run.folder} holds no label: people give them in `coachrl view`, or `coachrl label import`")
-    if place.exists():
+    if os.path.lexists(place):
         raise ConfigError(f"{place} exists already: name a new file")
-    write_aside(place, _csv(labels) if place.suffix == ".csv" else "".join(json_line(asdict(one)) for one in labels))
+    text = _csv(labels) if place.suffix == ".csv" else "".join(json_line(asdict(one)) for one in labels)
+    write_aside(place, text, is_new=True)
     return len(labels)
 
 

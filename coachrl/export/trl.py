@@ -10,6 +10,7 @@ the coach suggested in an action's place (`coach.suggest`); a sibling is another
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from coachrl.errors import ConfigError
 from coachrl.export.judgements import judgements
 from coachrl.export.preferences import HOW_PAIRS_COME, preferences
 from coachrl.export.replies import ExportFilter, Line, said, scored_replies
-from coachrl.jsonl import check_place, drop_left_of, json_line, place_aside
+from coachrl.jsonl import check_place, drop_left_of, json_line, name_new, place_aside
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import team_of
 from coachrl.text import nearest
@@ -80,7 +81,7 @@ def _check(run: Run, form: str, path: Path, which: ExportFilter) -> None:
     for name in which.roles:
         if name not in names:
             raise ConfigError(f"--role: no role '{name}'{nearest(name, names)}; roles: {', '.join(names)}")
-    if path.exists():
+    if os.path.lexists(path):
         raise ConfigError(f"{path} exists already: name another file, or remove it first")
     check_place(path, "--out ")
 
@@ -95,7 +96,7 @@ def _write(path: Path, records: Iterable[Line]) -> dict[str, int]:
                 file.write(json_line(record))
                 lines[kind] += 1
         if lines:
-            aside.rename(path)
+            name_new(aside, path)
     except OSError as error:
         raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from error
     finally:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from coachrl.config import RunConfig
@@ -246,7 +247,8 @@ def _older(folder: Path) -> str:
     whole = [path for path in older if not inspect(path, contents=True).problem]
     if not whole:
         return "; no older one is whole"
-    return f"; {whole[-1].name} is whole: coachrl checkpoints prune {folder.parent.parent}, then resume from there"
+    run = quote(str(folder.parent.parent))
+    return f"; {whole[-1].name} is whole: coachrl checkpoints prune {run}, then resume from there"
 
 
 def _cut_short(found: Mapping[str, int | None], files: Mapping[str, tuple[int, str]]) -> str:

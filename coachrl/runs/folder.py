@@ -116,7 +116,7 @@ class Run:
         folder = named_path(Path(folder), "run folder")
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):
-            beside = [str(folder.with_name(name)) for name in _runs_in(folder.parent)]
+            beside = [str(folder.parent / name) for name in _runs_in(folder.parent)]
             near = nearest(str(folder), beside)
             raise ConfigError(f"{folder} is not a run folder{near or ': it has none of ' + ', '.join(parts)}")
         return cls(folder.resolve())
@@ -272,7 +272,8 @@ class Run:
         kept = [record for record in found if self._step_of(record) <= step]
         if (last := max((record["step"] for record in found), default=0)) > step:
             log.warning(
-                "%s goes on after step %d: what came later, up to step %d, is made again",
+                "%s goes on after step %d: what it holds of later steps, up to step %d, is dropped, and made again as "
+                "far as the run goes",
                 self.folder.name, step, last,
             )  # fmt: skip
         write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from shlex import quote
 from typing import Any
 
 from coachrl.config import RunConfig
@@ -43,5 +44,5 @@ def require_training(run: Run) -> None:
     why = "; ".join(left_out_in_words(in_all)) or "no episode had an action to train on"
     raise NothingTrained(
         f"nothing was trained in {counted(len(steps), 'step')}, and the weights are what they were: {why} "
-        f"(coachrl view {run.folder} shows the episodes)"
+        f"(coachrl view {quote(str(run.folder))} shows the episodes)"
     )

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from coachrl.coach.base import CoachRequest
@@ -331,7 +332,7 @@ class Trainer:
         how = "no checkpoint is kept"
         if self.config.train.keep_checkpoints:
             more = " coach.budget_usd=…" if isinstance(error, BudgetExceeded) else ""
-            how = f"go on with: coachrl train --resume {self.run.folder}{more}"
+            how = f"go on with: coachrl train --resume {quote(str(self.run.folder))}{more}"
         return type(error)(f"step {self.step + 1}: {error}; {how}")
 
     def _keep_last(self, error: CoachrlError, step: int) -> None:

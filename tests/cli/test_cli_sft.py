@@ -2,9 +2,13 @@
 
 import inspect
 import typing
+from pathlib import Path
+
+import pytest
 
 from coachrl.cli.sft import sft
 from coachrl.config import SftConfig
+from coachrl.errors import PolicyError
 from coachrl.pipelines.defaults import BUNDLED_MODEL
 
 
@@ -17,3 +21,11 @@ def test_help_shows_the_defaults_of_the_settings():
     for name in optional:
         if name != "model":
             assert shown[name] == str(getattr(settings, name)), name
+
+
+def test_a_model_without_a_name_is_not_the_default(tmp_path, monkeypatch):
+    """As of a variable of the shell that is not set."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PolicyError):
+        sft(data=Path("demos.jsonl"), out_folder=Path("out"), model="")

@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
+from command_line import coachrl
 from saved_runs import save_run
 
 from coachrl.cli.train import _finish
+from coachrl.commands.interrupt import what_stays
 
 
 @pytest.mark.parametrize(("algorithm", "asked"), [("reinforce_pp", True), ("outcome", False)])
@@ -15,3 +17,32 @@ def test_its_coach_is_offered_for_an_audit_where_there_is_one(tmp_path, capsys, 
     said = capsys.readouterr().out
     assert f"coachrl view {run.folder}" in said and f"coachrl compare {run.folder} OTHER" in said
     assert ("coachrl audit" in said) == asked
+
+
+def test_commands_can_be_pasted_where_a_folder_has_spaces(tmp_path, capsys):
+    (tmp_path / "my runs").mkdir()
+    run = asyncio.run(save_run(tmp_path / "my runs", samples_per_task=1))
+    _finish(run)
+    said = capsys.readouterr().out
+    for verb in ("view", "compare"):
+        assert f"coachrl {verb} '{run.folder}'" in said
+    run.append_metrics({"step": 1})
+    assert what_stays(run.config(), run).endswith(f"--resume '{run.folder}'")
+
+
+def test_an_audit_of_a_run_that_may_not_be_written_to_asks_for_another_place(tmp_path):
+    run = asyncio.run(save_run(tmp_path, samples_per_task=1))
+    run.folder.chmod(0o555)
+    told = coachrl("audit", run.folder, cwd=tmp_path, powerless=True)
+    assert told.returncode == 2 and told.stderr.endswith("cannot be written: name a place for the page with --html\n")
+    told = coachrl(
+        "audit", run.folder, "--html", "a.html", "--json", run.folder / "a.json", cwd=tmp_path, powerless=True
+    )
+    assert told.returncode == 2 and "a.json cannot be written: no permission to write in" in told.stderr
+    done = coachrl("audit", run.folder, "--html", "a.html", "--resamples", "100", cwd=tmp_path, powerless=True)
+    assert done.returncode == 0 and (tmp_path / "a.html").is_file(), done.stderr
+
+
+def test_a_terminal_without_a_size_is_told_all_the_same(tmp_path):
+    told = coachrl("report", "nowhere", cwd=tmp_path, COLUMNS="0")
+    assert told.returncode == 2 and "error: nowhere is not a run folder" in told.stderr

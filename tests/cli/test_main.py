@@ -34,6 +34,14 @@ def test_the_package_runs_as_a_program():
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: /nowhere is not a run folder")
 
 
+@pytest.mark.parametrize("line", ["train --resume --help", "coaches try --action --help", "sft --data x --out --help"])
+def test_help_is_no_value_of_an_option(line):
+    """Who stops in the middle of a line to ask what comes next."""
+    done = CliRunner().invoke(app, line.split())
+    verb = " ".join(word for word in line.split()[:2] if not word.startswith("-"))
+    assert done.exit_code == 0 and f"Usage: root {verb}" in " ".join(done.output.split()), done.output
+
+
 def test_a_command_without_standard_streams_prints_into_nothing():
     code = (
         "import os, sys\n"

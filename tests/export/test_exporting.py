@@ -17,7 +17,7 @@ from coachrl.coach.verdict import parse_verdict
 from coachrl.commands.build import make_coach_pool
 from coachrl.config import load_config
 from coachrl.errors import ConfigError
-from coachrl.export.trl import ExportFilter, export_run
+from coachrl.export.trl import FORMATS, ExportFilter, export_run
 from coachrl.jsonl import read_jsonl
 from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
 from coachrl.runs.reading import training_episodes
@@ -51,6 +51,19 @@ async def rescore_with_suggestions(run, reply=MENDED):
         by, progress = rescored_by(config, 0), lambda done, total: None
         done = await rescore_run(run, config, by, ActionFilter(), progress, make_coach_pool)
         return done.rescore
+
+
+def test_of_two_exports_into_one_file_the_later_one_is_told(saved, tmp_path, monkeypatch):
+    path = tmp_path / "sft.jsonl"
+
+    def meanwhile(*_):
+        path.write_text("theirs")
+        return iter([("reply", {"messages": []})])
+
+    monkeypatch.setitem(FORMATS, "sft", meanwhile)
+    with pytest.raises(ConfigError, match=r"sft\.jsonl cannot be written: File exists"):
+        export_run(saved, "sft", path, ExportFilter())
+    assert path.read_text() == "theirs" and not list(tmp_path.glob(".sft*"))
 
 
 def test_demonstrations_are_replies_to_what_the_agent_really_read(saved, tmp_path):

@@ -328,7 +328,8 @@ def test_later_steps_are_forgotten_on_resume(tmp_path, caplog):
         run.write_episodes(f"step-{step:06d}", [make_episode()], {})
     run.drop_after(2)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{run.folder.name} goes on after step 2: what came later, up to step 3, is made again"
+        f"{run.folder.name} goes on after step 2: what it holds of later steps, up to step 3, is dropped, and made "
+        "again as far as the run goes"
     ]
     run.drop_after(2)
     assert len(caplog.records) == 1, "nothing is lost, nothing is said"
@@ -491,6 +492,15 @@ def test_episodes_that_a_run_goes_on_from_must_all_be_read(tmp_path):
     path.write_text(path.read_text() + "{}\n")
     with pytest.raises(ConfigError, match=r"one: step-000001\.jsonl: line 3 is left out"):
         run.read_episodes("step-000001")
+
+
+@pytest.mark.parametrize("named", [".", "", "con/.."])
+def test_the_folder_that_runs_are_in_is_none(tmp_path, monkeypatch, named):
+    (tmp_path / "con").mkdir()
+    (tmp_path / "con" / "config.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is not a run folder"):
+        Run.open(named)
 
 
 def test_a_folder_is_a_run_where_it_holds_any_part_of_one(tmp_path):

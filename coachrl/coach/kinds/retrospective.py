@@ -79,8 +79,10 @@ def parse_attribution(reply: str) -> Attribution:
     together at the end of the reply."""
     text = replies.own_words(reply)
     objects = list(replies.json_objects(text))
-    contributions, residuals = _contributions(text, objects), _residuals(text, objects)
+    contributions = _contributions(text, objects)
     contribution = replies.one_number(contributions, "CONTRIBUTION", -LIMIT, LIMIT)
+    # Who abstains may leave the second line empty.
+    residuals = [stated for stated in _residuals(text, objects) if stated.value or contribution is None]
     residual = residuals[-1].value if residuals else ""
     if contribution is not None and not residual:
         raise CoachError("the reply has no line 'RESIDUAL: ...' that says what earlier actions are left to explain")
@@ -115,4 +117,4 @@ def _residuals(text: str, objects: Sequence[tuple[dict[str, Any], int]]) -> list
         end = min((match.start() for match in follows if match is not None), default=len(text))
         value = replies.undecorated(line.value + text[line.end : end])
         found.append(Statement("RESIDUAL", value, line.start, end))
-    return sorted((stated for stated in found if stated.value), key=lambda stated: stated.start)
+    return sorted(found, key=lambda stated: stated.start)

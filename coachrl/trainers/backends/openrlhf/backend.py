@@ -39,7 +39,7 @@ from coachrl.trainers.backends.openrlhf.seats import check_machines, take_seats
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
 from coachrl.trainers.backends.torch.loss import Loss
-from coachrl.trainers.backends.torch.models import copy_tokenizer
+from coachrl.trainers.backends.torch.models import check_brings_no_code, copy_tokenizer
 from coachrl.trainers.backends.torch.policy import reference_kl
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
@@ -70,6 +70,8 @@ class OpenRLHFBackend:
         something does not start; nothing is left running then."""
         self.config, self._loss, self._keeps_reference = config, loss, keep_reference
         self.tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
+        for tokenizer in self.tokenizers.values():
+            check_brings_no_code(tokenizer.folder)
         self._limit_context()
         self._limit_s = config.openrlhf.answer_timeout_s
         self._sampler = Sampler(self.tokenizers, self.mend, generator(config.seed, "engines"), self._limit_s)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import PolicyError
+from coachrl.parsing import read_json
 from coachrl.resources import quiet_hub
-from coachrl.text import first_line
+from coachrl.text import first_line, one_line, said
 from coachrl.trainers.backends.torch import smollm2, tiny_random
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -48,6 +49,11 @@ def model_folder(model: str | Path) -> Path:
             raise PolicyError(
                 f"model {name}: the folder holds no config.json, so it is not a Hugging Face model folder"
             )
+        if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+            raise PolicyError(
+                f"model {name}: its weights are pickled (.bin), which may hold programs and is not read; save them as "
+                "model.safetensors"
+            )
         return folder
     if not is_hub_name(name):
         near = difflib.get_close_matches(name, _BUNDLED, cutoff=0.4)
@@ -64,9 +70,29 @@ def read_config(folder: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(f"model {folder}: its config.json cannot be read: {error}") from error
+        return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # whatever a library makes of a file that is not as it expects it
+        raise PolicyError(f"model {folder}: its config.json cannot be read: {why_not_loaded(error)}") from error
+
+
+def why_not_loaded(error: Exception) -> str:
+    """What is wrong with files of a model, in one line of what a library says of them."""
+    if "trust_remote_code" in said(error):
+        return "it needs code that comes with it, which is not run"
+    words = first_line(error)
+    return one_line(said(error)) if words.endswith(":") else words
+
+
+def check_brings_no_code(folder: Path) -> None:
+    """Raises PolicyError where a model's files name code of its own: OpenRLHF would run it. The other backends do
+    not, and load the model where transformers knows its kind."""
+    for file in sorted(folder.glob("*config.json")):
+        settings = read_json(file, str(file), PolicyError)
+        if isinstance(settings, dict) and "auto_map" in settings:
+            raise PolicyError(
+                f"model {folder}: {file.name} names code of the model's own, which OpenRLHF would run; where "
+                "transformers knows this kind of model, take auto_map out of the file"
+            )
 
 
 def parameter_count(model: str | Path) -> int | None:
@@ -93,7 +119,7 @@ def _counted(file: Path) -> int | None:
         layer = attention + 3 * hidden * config["intermediate_size"] + 2 * hidden
         vocabularies = 1 if config.get("tie_word_embeddings") else 2
         return int(vocabularies * config["vocab_size"] * hidden + config["num_hidden_layers"] * layer + hidden)
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError):
         return None
 
 
@@ -103,7 +129,7 @@ def _tensor_sizes(file: Path) -> int:
         with file.open("rb") as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
         return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError) as error:
+    except Exception as error:  # a header may say anything of itself, its length included
         raise PolicyError(f"model {file.parent}: {file.name} is not a safetensors file") from error
 
 

@@ -35,7 +35,7 @@ from coachrl.trainers.backends.torch.logprobs import (
 )
 from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable, merged_weights
 from coachrl.trainers.backends.torch.loss import Loss, Totals, optimizer_steps
-from coachrl.trainers.backends.torch.models import ADAPTER_WEIGHTS, copy_tokenizer, model_folder
+from coachrl.trainers.backends.torch.models import ADAPTER_WEIGHTS, copy_tokenizer, model_folder, why_not_loaded
 from coachrl.trainers.backends.torch.offload import MomentsInFile
 from coachrl.trainers.backends.torch.packed import PackedBatch
 from coachrl.trainers.backends.torch.saved_state import count, fits, is_finite
@@ -58,10 +58,15 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     transformers_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            str(folder), dtype=dtype, local_files_only=True, output_loading_info=True
+            str(folder),
+            dtype=dtype,
+            local_files_only=True,
+            output_loading_info=True,
+            trust_remote_code=False,  # without it, somebody would be asked
+            use_safetensors=True,
         )
     except Exception as error:  # whatever a library makes of files that are not as it expects them
-        raise PolicyError(f"model {folder}: it cannot be loaded: {first_line(error)}") from error
+        raise PolicyError(f"model {folder}: it cannot be loaded: {why_not_loaded(error)}") from error
     model, found = loaded
     if found["missing_keys"]:
         raise PolicyError(f"model {folder}: weights are missing: {', '.join(sorted(found['missing_keys'])[:3])}")

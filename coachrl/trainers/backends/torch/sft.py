@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +22,17 @@ from coachrl.errors import ConfigError, PolicyError, TaskError
 from coachrl.jsonl import folder_aside
 from coachrl.parsing import json_lines, read_text
 from coachrl.pipelines.generation import Message
-from coachrl.text import brief
+from coachrl.text import brief, counted
 from coachrl.trainers.backends.torch.backend import pick_device
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
+from coachrl.trainers.backends.torch.saved_state import is_finite
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.trainers.samples import sample_alone
 from coachrl.types import TrainSample
 
 _ROLES = ("system", "user", "assistant")
+_READ = ("role", "content")  # of a message
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 
 def run_sft(
@@ -38,10 +42,10 @@ def run_sft(
 
     `log` gets a line every few steps. Returns losses in nats a token (`train_loss` of the last lines, `validation_loss`
     and `validation_loss_before`) and counts. `out_folder` appears whole or not at all. Raises TaskError for data that
-    cannot be learned from (naming file and line), ConfigError for `out_folder`, PolicyError for the model, and where
-    nothing of a step fits into memory.
+    cannot be learned from (naming file and line), ConfigError for `out_folder`, PolicyError for the model, where
+    nothing of a step fits into memory, and for weights or losses that come out as no numbers.
     """
-    if out_folder.exists():
+    if os.path.lexists(out_folder):
         raise ConfigError(f"{out_folder} exists already: name a folder that does not, or remove it first")
     tokenizer = ChatTokenizer(model)
     samples = load_conversations(data_path, tokenizer, settings.max_length)
@@ -51,6 +55,7 @@ def run_sft(
         with _writing(out_folder):  # before training: a read-only disk then costs nothing
             aside = ending.enter_context(folder_aside(out_folder))
         stats = _train(policy, training, validation, settings, log)
+        _check_learned(policy, stats)
         with _writing(out_folder):
             policy.save_model(aside)
             ending.close()  # gives it its name, which another process may have taken meanwhile
@@ -109,6 +114,8 @@ def learning_rate_at(step: int, total_steps: int, settings: SftConfig) -> float:
 
 
 def _messages(record: Any, where: str) -> list[Message]:
+    """Raises TaskError for a record that is no conversation, or means more than its texts: `_READ` alone is learned
+    from, and a call of a function that was left out would be learned as an empty reply."""
     messages = record.get("messages") if isinstance(record, dict) else None
     if not isinstance(messages, list) or not messages:
         raise TaskError(f'{where}: {{"messages": [...]}} with at least one message is expected')
@@ -117,6 +124,8 @@ def _messages(record: Any, where: str) -> list[Message]:
             raise TaskError(f"{where}: every message needs a role and a content, both text")
         if message.get("role") not in _ROLES:
             raise TaskError(f"{where}: role {brief(message.get('role'))}; it must be one of {', '.join(_ROLES)}")
+        if further := [key for key, value in message.items() if key not in _READ and value not in _NOTHING]:
+            raise TaskError(f"{where}: a message has {', '.join(further)}; only {' and '.join(_READ)} are learned from")
     roles = [message["role"] for message in messages]
     first = roles.index("assistant") if "assistant" in roles else len(roles)
     turns = roles[first:]
@@ -132,7 +141,8 @@ def _split(samples: list[TrainSample], settings: SftConfig) -> tuple[list[TrainS
     order = np.random.default_rng(settings.seed).permutation(len(samples))
     held_out = max(1, round(settings.validation_share * len(samples))) if settings.validation_share > 0 else 0
     if held_out >= len(samples):
-        raise TaskError(f"{len(samples)} conversations, {held_out} of them held out: nothing is left to train on")
+        held = f"{counted(len(samples), 'conversation')}, {held_out} of them held out"
+        raise TaskError(f"{held}: nothing is left to train on; give {held_out + 1} or more")
     return [samples[i] for i in order[held_out:]], [samples[i] for i in order[:held_out]]
 
 
@@ -181,6 +191,15 @@ def _train(
         "conversations": float(len(training)),
         "held_out": float(len(validation)),
     }
+
+
+def _check_learned(policy: TrainablePolicy, stats: dict[str, float]) -> None:
+    """Raises PolicyError where no step was taken, or what came out computes no numbers."""
+    if stats["skipped"] == stats["steps"]:
+        raise PolicyError("no step was taken: the gradient of each was not finite")
+    losses = [stats["validation_loss"]] if stats["held_out"] else []
+    if not all(map(math.isfinite, losses)) or not all(is_finite(weights) for _, weights in policy.weights()):
+        raise PolicyError("its weights or losses are no finite numbers any more: take a smaller learning rate")
 
 
 def _batches(count: int, settings: SftConfig) -> list[np.ndarray]:

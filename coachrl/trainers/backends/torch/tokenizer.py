@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coachrl.errors import PolicyError
+from coachrl.parsing import read_json
 from coachrl.pipelines.generation import Message
-from coachrl.text import first_line
+from coachrl.text import brief, one_line, said
 from coachrl.trainers.backends.torch.adapter_folders import whole_model
-from coachrl.trainers.backends.torch.models import read_config
+from coachrl.trainers.backends.torch.models import read_config, why_not_loaded
 
 _MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
 
@@ -28,9 +28,11 @@ class ChatTokenizer:
 
         self.folder = whole_model(model)
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(self.folder), local_files_only=True)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise PolicyError(f"model {model}: its tokenizer cannot be loaded: {first_line(error)}") from error
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(
+                str(self.folder), local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # whatever a library makes of files that are not as it expects them
+            raise PolicyError(f"model {model}: its tokenizer cannot be loaded: {why_not_loaded(error)}") from error
         template = self._tokenizer.chat_template
         if not template:
             raise PolicyError(f"model {model}: its tokenizer has no chat template; take an instruction-tuned model")
@@ -38,8 +40,11 @@ class ChatTokenizer:
         # In the form that calls are read in; templates that teach another form are told of tools in words instead.
         self.knows_tools = "tools" in str(template) and "<tool_call>" in str(template)
         self._special = sorted(self._tokenizer.all_special_tokens, key=len, reverse=True)
-        self.context_length = _context_length(self.folder)
-        self.eos_ids = frozenset(_eos_ids(self.folder, self._tokenizer.eos_token_id))
+        config = read_config(self.folder).get_text_config()
+        self._vocabulary: int | None = getattr(config, "vocab_size", None)
+        self.context_length = _context_length(self.folder, config)
+        named = _eos_ids(self.folder, self._tokenizer.eos_token_id)
+        self.eos_ids = frozenset(i for i in named if self._vocabulary is None or i < self._vocabulary)
         if not self.eos_ids:
             raise PolicyError(f"model {model}: neither tokenizer nor generation_config.json names an end-of-turn token")
 
@@ -90,22 +95,30 @@ class ChatTokenizer:
         return self._encode(after)
 
     def _render(self, messages: Sequence[Message], thinking: bool, tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        from jinja2 import TemplateError
-
         options: dict[str, Any] = {"enable_thinking": thinking} if self._knows_thinking else {}
         if tools:
             options["tools"] = [dict(tool) for tool in tools]
         try:
-            return str(
+            text = str(
                 self._tokenizer.apply_chat_template(
                     [dict(message) for message in messages], tokenize=False, add_generation_prompt=True, **options
                 )
             )
-        except (TemplateError, TypeError, ValueError) as error:  # a template is a program of the model's
-            raise PolicyError(f"model {self.folder}: its chat template refuses the conversation: {error}") from error
+            text.encode()  # no tokenizer takes half a character
+        except Exception as error:  # a template is a program of the model's
+            reason = one_line(said(error)) or type(error).__name__
+            raise PolicyError(f"model {self.folder}: its chat template refuses the conversation: {reason}") from error
+        return text
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        """Raises PolicyError for ids that the model has no embedding of."""
+        ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        if self._vocabulary is not None and ids and max(ids) >= self._vocabulary:
+            raise PolicyError(
+                f"model {self.folder}: its tokenizer gives the id {max(ids)}, and config.json says that the vocabulary "
+                f"has {self._vocabulary} (vocab_size): they belong to different models"
+            )
+        return ids
 
     def _defused(self, value: Any) -> Any:
         """A message, or a part of one, with each of its texts defused."""
@@ -122,9 +135,9 @@ class ChatTokenizer:
         return text
 
 
-def _context_length(folder: Path) -> int:
-    length = getattr(read_config(folder).get_text_config(), "max_position_embeddings", None)
-    if not isinstance(length, int):
+def _context_length(folder: Path, config: Any) -> int:
+    length = getattr(config, "max_position_embeddings", None)
+    if not isinstance(length, int) or length < 1:
         raise PolicyError(f"model {folder}: config.json does not say how long a context it takes")
     return length
 
@@ -134,9 +147,13 @@ def _eos_ids(folder: Path, tokenizer_eos: int | None) -> set[int]:
     ids = set() if tokenizer_eos is None else {tokenizer_eos}
     path = folder / "generation_config.json"
     if path.is_file():
-        try:
-            named = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-        except (OSError, ValueError, AttributeError) as error:
-            raise PolicyError(f"model {folder}: its generation_config.json cannot be read: {error}") from error
-        ids.update(named if isinstance(named, list) else [] if named is None else [named])
+        unread = f"model {folder}: its generation_config.json cannot be read"
+        settings = read_json(path, unread, PolicyError)
+        if not isinstance(settings, dict):
+            raise PolicyError(f"{unread}: it holds no settings")
+        named = settings.get("eos_token_id")
+        listed = named if isinstance(named, list) else [] if named is None else [named]
+        if any(type(i) is not int for i in listed):
+            raise PolicyError(f"{unread}: its eos_token_id is {brief(named)}, which is no token's id")
+        ids.update(listed)
     return ids

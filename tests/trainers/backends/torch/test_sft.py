@@ -36,6 +36,10 @@ FAST = SftConfig(
 )
 
 
+USER = {"role": "user", "content": "hi"}
+CALLS = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tiny_model):
     return ChatTokenizer(tiny_model)
@@ -130,6 +134,10 @@ def test_the_learning_rate_rises_and_falls():
         (conversation("a", "b", "c"), "the last message must be the assistant's"),
         ({"messages": [*conversation("a", "b")["messages"], *conversation("a", "b")["messages"][1:]]}, "take turns"),
         (conversation("long " * 40, "x"), "and the limit is 120"),
+        (
+            {"messages": [USER, {**CALLS, "content": "", "reasoning": "so"}]},
+            "a message has tool_calls, reasoning; only",
+        ),
     ],
 )
 def test_a_bad_line_is_named(tokenizer, write_jsonl, line, reason):
@@ -137,6 +145,11 @@ def test_a_bad_line_is_named(tokenizer, write_jsonl, line, reason):
     with pytest.raises(TaskError, match=reason) as caught:
         load_conversations(path, tokenizer, max_length=120)
     assert f"{path}, line 3" in str(caught.value)
+
+
+def test_fields_of_a_message_that_hold_nothing_are_none(tokenizer, write_jsonl):
+    path = write_jsonl({"messages": [{**USER, "name": None}, {"role": "assistant", "content": "b", "tool_calls": []}]})
+    assert len(load_conversations(path, tokenizer, 120)) == 1
 
 
 def test_a_file_without_conversations(tokenizer, write_jsonl, tmp_path):
@@ -170,8 +183,11 @@ def test_each_epoch_is_its_own_shuffle_of_all_conversations():
 
 def test_nothing_is_written_over_or_left_behind(tiny_model, tmp_path, write_jsonl):
     data = write_jsonl(*demonstrations(10))
-    with pytest.raises(ConfigError, match="exists already"):
-        run_sft(data, tiny_model, tmp_path, FAST, lambda line: None)
+    (tmp_path / "link").symlink_to("nowhere")
+    for there in (tmp_path, tmp_path / "link"):
+        with pytest.raises(ConfigError, match="exists already"):
+            run_sft(data, tiny_model, there, FAST, lambda line: None)
+    (tmp_path / "link").unlink()
 
     def interrupted(line):
         raise KeyboardInterrupt
@@ -181,6 +197,21 @@ def test_nothing_is_written_over_or_left_behind(tiny_model, tmp_path, write_json
     assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
     with pytest.raises(ConfigError, match="cannot be written"):
         run_sft(data, tiny_model, data / "out", FAST, lambda line: None)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.0])
+def test_a_model_that_computes_no_numbers_any_more_is_not_written(tiny_model, tmp_path, write_jsonl, share):
+    settings = FAST.model_copy(update={"learning_rate": 1e38, "validation_share": share, "epochs": 1})
+    with pytest.raises(PolicyError, match="take a smaller learning rate"):
+        run_sft(write_jsonl(*demonstrations(8)), tiny_model, tmp_path / "out", settings, lambda line: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
+
+
+def test_where_no_step_is_taken_nothing_is_written(tiny_model, tmp_path, write_jsonl, monkeypatch):
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: torch.tensor(math.nan))
+    with pytest.raises(PolicyError, match="no step was taken"):
+        run_sft(write_jsonl(*demonstrations(8)), tiny_model, tmp_path / "out", FAST, lambda line: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
 
 
 def test_a_folder_that_another_process_made_meanwhile_stays_and_is_named(tiny_model, tmp_path, write_jsonl):

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import socket
+import sys
 
 import pytest
 
@@ -15,7 +17,13 @@ from tiny_models import CHATML, write_tiny_model
 from coachrl.errors import PolicyError
 from coachrl.pipelines.generation import reply_text, stopped_at
 from coachrl.text import visible
-from coachrl.trainers.backends.torch.models import model_folder, parameter_count
+from coachrl.trainers.backends.torch.models import (
+    check_brings_no_code,
+    model_folder,
+    parameter_count,
+    read_config,
+)
+from coachrl.trainers.backends.torch.policy import load_model
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation
 
@@ -182,6 +190,106 @@ def test_a_template_that_fails_on_arguments_that_are_no_object(tmp_path, content
     said = {"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": content}]}
     with pytest.raises(PolicyError, match=r"refuses the conversation: .*item"):
         ChatTokenizer(model).encode_chat([USER, said, USER])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 / 0 }}",
+        "{% for i in range(999999) %}x{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ '\\ud800' }}",
+        "{{ cycler.__init__.__globals__.os.getcwd() }}",
+    ],
+)
+def test_a_template_that_breaks_down_is_one_line(tmp_path, template):
+    with pytest.raises(PolicyError, match=r"its chat template refuses the conversation: [^\n]+$"):
+        ChatTokenizer(write_tiny_model(tmp_path / "model", template=template)).encode_chat([USER])
+
+
+UNREAD = "cannot be loaded|config.json cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("config.json", "[]", UNREAD),
+        ("config.json", "null", UNREAD),
+        ("config.json", "[" * 100_000, UNREAD),
+        ("config.json", {"hidden_size": "big"}, "'hidden_size'"),
+        ("config.json", {"hidden_size": 65}, UNREAD),
+        ("config.json", {"num_attention_heads": 0}, UNREAD),
+        ("config.json", {"dtype": "float99"}, "float99"),
+        ("config.json", {"max_position_embeddings": 0}, "how long a context"),
+        ("tokenizer.json", "[]", UNREAD),
+        ("tokenizer.json", "null", UNREAD),
+        ("tokenizer.json", "[" * 100_000, UNREAD),
+        ("tokenizer_config.json", "[]", UNREAD),
+        ("generation_config.json", "[" * 100_000, UNREAD),
+        ("generation_config.json", "[5]", "it holds no settings"),
+        ("generation_config.json", {"eos_token_id": {"a": 1}}, "its eos_token_id is .*, which is no token's id"),
+        ("generation_config.json", {"eos_token_id": [5, [1]]}, "its eos_token_id is .*, which is no token's id"),
+    ],
+)
+def test_a_damaged_file_of_a_model_is_one_line(tmp_path, tiny_model, name, text, reason):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    if isinstance(text, dict):
+        text = json.dumps({**json.loads((folder / name).read_text()), **text})
+    (folder / name).write_text(text)
+    with pytest.raises(PolicyError, match=reason):
+        ChatTokenizer(folder)
+
+
+def test_a_tokenizer_that_is_missing_is_told_to_the_end(tmp_path, tiny_model):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(PolicyError, match=r"its tokenizer cannot be loaded: .*[^:]$"):
+        ChatTokenizer(folder)
+
+
+def test_ids_that_the_model_does_not_have(tmp_path, tiny_model):
+    """A tokenizer of another model; one that is larger than its model by tokens that no text holds is sound."""
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | {"vocab_size": 66}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 257]}))
+    tokenizer = ChatTokenizer(folder)
+    assert tokenizer.eos_ids == {5}
+    with pytest.raises(PolicyError, match=r"gives the id 25\d, and config\.json says that the vocabulary has 66"):
+        tokenizer.encode_chat([USER])
+
+
+def test_pickled_weights_are_not_read(tmp_path, tiny_model):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / "training_args.bin").touch()
+    assert model_folder(folder) == folder
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(PolicyError, match=r"its weights are pickled \(\.bin\)"):
+        model_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "load"),
+    [
+        ("config.json", read_config),
+        ("config.json", lambda folder: load_model(folder, None, None)),
+        ("tokenizer_config.json", ChatTokenizer),
+    ],
+)
+def test_code_that_comes_with_a_model_is_not_run_and_nobody_is_asked(tmp_path, tiny_model, monkeypatch, name, load):
+    folder, ran = shutil.copytree(tiny_model, tmp_path / "model"), tmp_path / "ran"
+    check_brings_no_code(folder)
+    (folder / "theirs.py").write_text(f"open({str(ran)!r}, 'w')\nclass Theirs: pass\n")
+    auto = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM"), "theirs.Theirs")
+    kind = {"model_type": "theirs", "tokenizer_class": "Theirs"}
+    theirs = kind | {"auto_map": auto | {"AutoTokenizer": ["theirs.Theirs", None]}}
+    (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | theirs))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+    with pytest.raises(PolicyError, match="it needs code that comes with it, which is not run"):
+        load(folder)
+    with pytest.raises(PolicyError, match="names code of the model's own, which OpenRLHF would run"):
+        check_brings_no_code(folder)
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "no-such-model", "tests/missing", "a/b/c"])
