@@ -157,7 +157,7 @@ def _page_of(folder: Path) -> Path:
 
     place = Run.open(folder).folder
     if not os.access(place, os.W_OK | os.X_OK):
-        raise ConfigError(f"{place} cannot be written: name a place for the page with --html")
+        raise ConfigError(f"{place} cannot be written (Permission denied): name a place for the page with --html")
     return place / "audit.html"
 
 

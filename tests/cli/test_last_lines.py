@@ -34,7 +34,7 @@ def test_an_audit_of_a_run_that_may_not_be_written_to_asks_for_another_place(tmp
     run = asyncio.run(save_run(tmp_path, samples_per_task=1))
     run.folder.chmod(0o555)
     told = coachrl("audit", run.folder, cwd=tmp_path, powerless=True)
-    assert told.returncode == 2 and told.stderr.endswith("cannot be written: name a place for the page with --html\n")
+    assert told.returncode == 2 and told.stderr.endswith("(Permission denied): name a place for the page with --html\n")
     told = coachrl(
         "audit", run.folder, "--html", "a.html", "--json", run.folder / "a.json", cwd=tmp_path, powerless=True
     )
