@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from coachrl.coach.clients.base import UNREADABLE, ChatRequest, with_usage, without_secrets
 from coachrl.coach.clients.base import Reply as Counted
 from coachrl.coach.clients.budget import Budget, Price
+from coachrl.coach.clients.keys import check_sendable
 from coachrl.coach.clients.ledger import Call as LedgerCall
 from coachrl.coach.clients.ledger import Ledger, Message, record_call
 from coachrl.coach.clients.litellm import import_litellm
@@ -94,12 +95,13 @@ class LiteLLMProviders:
         for role in self._roles.values():
             litellm = import_litellm(role.external)
             try:
-                litellm.get_llm_provider(model=role.external, api_base=role.api_base)
+                _, provider, *_ = litellm.get_llm_provider(model=role.external, api_base=role.api_base)
             except litellm.exceptions.BadRequestError:
                 raise ConfigError(
                     f"no provider is known for the external model '{role.external}': name it as LiteLLM does, "
                     "provider/model"
                 ) from None
+            check_sendable(provider)
             missing = sorted(litellm.validate_environment(model=role.external)["missing_keys"])
             if missing and role.api_base is None:
                 raise ConfigError(f"the external model '{role.external}' needs a key: set {' and '.join(missing)}")

@@ -111,6 +111,36 @@ async def test_a_coach_that_is_tried_shows_texts_and_obeys_none(tmp_path):
             assert_spelled_out(await asyncio.to_thread(coachrl, *asked, *more, cwd=tmp_path, OPENAI_API_KEY="none"))
 
 
+@pytest.mark.parametrize("model", ["gemini/gemini-2.5-flash", "openai/gpt-4o", "openai/judge"])
+async def test_what_a_library_says_of_an_odd_answer_gives_no_orders_and_tells_no_key(tmp_path, model):
+    testing_server = pytest.importorskip("scripted_server")
+    pytest.importorskip("google.genai", reason="needs the llm extra")
+    run = await save_run(tmp_path, samples_per_task=1)
+    key = "sk-0123456789abcdef"
+    odd = f"{HOSTILE} {key}"
+    said, usage = {"role": "assistant", "content": "PROCESS_SCORE: 8"}, {"prompt_tokens": 9, "completion_tokens": 5}
+    openai = {"choices": [{"index": 0, "message": said, "finish_reason": odd}], "usage": usage, "model": odd}
+    gemini = {"candidates": [{"content": {"parts": [{"text": "PROCESS_SCORE: 8"}]}, "finishReason": odd}]}
+    body = json.dumps({"id": "x", "object": "chat.completion", "created": 0, **openai, **gemini})
+    async with testing_server.ScriptedServer([testing_server.Step(body=body)]) as server:
+        base = server.gemini_base if model.startswith("gemini") else server.openai_base
+        asked = (
+            "coaches",
+            "try",
+            "mathchat",
+            "--action",
+            f"{run.folder}#1",
+            "--coach",
+            model,
+            "--coach-api-base",
+            base,
+        )
+        done = await asyncio.to_thread(coachrl, *asked, cwd=tmp_path, OPENAI_API_KEY=key, GEMINI_API_KEY=key)
+    shown = done.stdout + done.stderr
+    assert done.returncode == 0 and "8" in done.stdout, shown[-2000:]
+    assert not unseen(shown) and key not in shown, shown[-2000:]
+
+
 def test_an_error_shows_a_wrong_value_in_one_line(tmp_path):
     said = HOSTILE.replace("\x00", "").replace("\U000e0041", "")  # YAML has no place for these
     (tmp_path / "own.yaml").write_text(json.dumps({"tasks": {"source": said}, f"{said}\nkey": 1}))

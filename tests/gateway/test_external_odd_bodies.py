@@ -12,7 +12,7 @@ from scripted_server import ScriptedServer, Step, say, status
 from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import CoachConfig
-from coachrl.errors import ConfigError, ProviderFailed
+from coachrl.errors import CoachUnavailable, ConfigError, ProviderFailed
 from coachrl.gateway.calls import BadRequest, Call
 from coachrl.gateway.conversation_tokens import asked_functions
 from coachrl.gateway.external import GatewayRole, LiteLLMProviders
@@ -125,6 +125,12 @@ def test_a_key_is_asked_for_where_the_model_is_its_providers_own(monkeypatch):
     LiteLLMProviders({"critic": GatewayRole(external="openai/judge", api_base="http://127.0.0.1:1/v1")}).check()
     with pytest.raises(ConfigError, match="'openai/judge' needs a key: set OPENAI_API_KEY"):
         LiteLLMProviders({"critic": GatewayRole(external="openai/judge")}).check()
+
+
+def test_a_key_that_cannot_be_sent_names_its_variable(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours\n")
+    with pytest.raises(CoachUnavailable, match="OPENAI_API_KEY holds a line end"):
+        LiteLLMProviders({"critic": GatewayRole(external="openai/judge", api_base="http://127.0.0.1:1/v1")}).check()
 
 
 async def test_replies_that_nobody_asked_for_are_no_actions():

@@ -387,6 +387,12 @@ async def test_the_pipeline_can_be_sent_to_other_processes_also_while_it_plays()
     assert here.outcome.success and there.outcome.success
 
 
+def test_a_port_is_one_that_there_is():
+    assert gateway("says_where", "is_said", port=65535)
+    with pytest.raises(ConfigError, match="port: Input should be less than or equal to 65535"):
+        gateway("says_where", "is_said", port=65536)
+
+
 async def test_a_port_of_ones_own_serves_one_rollout_after_the_other():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -126,6 +126,12 @@ def test_which_tool_is_to_be_called(call, choice):
     assert call.tools == (TOOL,)
 
 
+@pytest.mark.parametrize("disabled", [True, False, None])
+def test_a_message_may_forbid_calls_side_by_side(disabled):
+    choice = {"type": "auto", "disable_parallel_tool_use": disabled}
+    assert message_call(tool_choice=choice).parallel_tool_calls is (disabled is not True)
+
+
 def test_one_stop_text_is_a_list_of_one_and_unset_fields_are_the_roles():
     assert chat_call(stop="END").stop == ("END",) and chat_call(stop=["a", "b"]).stop == ("a", "b")
     most = [str(number) for number in range(64)]

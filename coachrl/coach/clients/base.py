@@ -296,8 +296,9 @@ def seconds_of_retry_after(value: str) -> float | None:
 def without_secrets(text: str) -> str:
     """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
     and keys in URLs starred: servers repeat the address that they were asked at."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and names_secret(name):
-            text = text.replace(value, f"[{name}]")
+    secrets = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
+    for value in sorted(secrets, key=len, reverse=True):  # one may be the beginning of another
+        if len(value) >= 8:
+            text = text.replace(value, f"[{secrets[value]}]")
     line = " ".join(_NOISE.sub("", without_passwords(text)).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

@@ -9,20 +9,23 @@ import sqlite3
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import tenacity
+from pydantic import TypeAdapter
 
 from coachrl.coach.clients.base import ChatRequest, Function, Reply
-from coachrl.coach.clients.ledger import FunctionCall, Message
+from coachrl.coach.clients.ledger import Message
 from coachrl.errors import CoachUnavailable, ConfigError
-from coachrl.types import Usage
+from coachrl.text import first_line
 
 log = logging.getLogger(__name__)
 
 _BUSY_S = 30.0
+_UNUSABLE = (OSError, sqlite3.Error, UnicodeDecodeError)  # the last where SQLite quotes what is damaged
+_REPLY = TypeAdapter(Reply)
 _TABLE = """CREATE TABLE IF NOT EXISTS replies
     (key TEXT PRIMARY KEY, reply TEXT NOT NULL, made_at REAL NOT NULL) WITHOUT ROWID"""
 
@@ -50,7 +53,7 @@ def check_cache(path: Path) -> None:
         if path.exists():
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
                 connection.execute("SELECT name FROM sqlite_master").fetchone()
-    except (OSError, sqlite3.Error) as error:
+    except _UNUSABLE as error:
         raise _unusable(path, error) from error
 
 
@@ -70,7 +73,7 @@ class ReplyCache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = _open(path)
-        except (OSError, sqlite3.Error) as error:
+        except _UNUSABLE as error:
             raise _unusable(path, error) from error
 
     def get(self, key: str) -> Reply | None:
@@ -78,10 +81,11 @@ class ReplyCache:
         be to pay again, without a word."""
         try:
             row = self._connection.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
-            return _reply(json.loads(row[0])) if row is not None else None
-        except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as error:
+            return _kept(row[0]) if row is not None else None
+        except (sqlite3.Error, ValueError) as error:
             raise CoachUnavailable(
-                f"coach cache {self.path} is damaged ({error}): remove it, and what it held is asked and paid for again"
+                f"coach cache {self.path} is damaged ({first_line(error)}): remove it, and what it held is asked and "
+                "paid for again"
             ) from error
 
     def put(self, key: str, reply: Reply) -> None:
@@ -96,10 +100,10 @@ class ReplyCache:
         self._connection.close()
 
 
-def _reply(record: Mapping[str, Any]) -> Reply:
-    usage = Usage(**{**record["usage"], "calls_from_cache": 1})
-    calls = tuple(FunctionCall(**call) for call in record.get("calls", ()))
-    return Reply(**{**record, "usage": usage, "calls": calls})
+def _kept(record: str) -> Reply:
+    """Raises ValueError for what is no reply."""
+    reply = _REPLY.validate_json(record, strict=True)
+    return replace(reply, usage=replace(reply.usage, calls_from_cache=1))
 
 
 def _asked(message: Message) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from typing import Any
 
 from coachrl.coach.clients.base import (
@@ -43,6 +44,8 @@ class GeminiClient(Provider):
         from google.genai import errors, types
 
         super().__init__(model, api_base, settings)
+        # Of a word that it does not know it says on the terminal how the provider wrote it.
+        warnings.filterwarnings("ignore", "(?s).* is not a valid ", UserWarning, r"google\.genai\.")
         self._errors = errors
         self._types = types
         self._auth_error = GoogleAuthError
@@ -65,6 +68,8 @@ class GeminiClient(Provider):
             raise CoachUnavailable(
                 f"coach '{model}' cannot be asked: {without_secrets(str(error))} ({GEMINI_ACCESS})"
             ) from None
+        except Exception as error:  # noqa: BLE001  of the library's HTTP client, whose proxy the environment names
+            raise CoachUnavailable(f"coach '{model}' cannot be asked: {without_secrets(str(error))}") from None
 
     async def close(self) -> None:
         await self._client.aio.aclose()

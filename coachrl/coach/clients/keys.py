@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from coachrl.errors import KeyMissing
+from coachrl.errors import CoachUnavailable, KeyMissing
 
 KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
@@ -26,6 +26,8 @@ KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
 }
 """Provider, as LiteLLM calls it -> variables of which one is enough. Only providers whose key is all that they need."""
 
+_SENT_VARIABLES = {**KEY_VARIABLES, "hosted_vllm": ("HOSTED_VLLM_API_KEY",)}  # of whoever is sent a key, needed or not
+
 VERTEX_VARIABLES = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
 GEMINI_ACCESS = (
     "set GEMINI_API_KEY, or for Vertex AI GOOGLE_GENAI_USE_VERTEXAI=true, GOOGLE_CLOUD_PROJECT and Google credentials "
@@ -36,6 +38,15 @@ GEMINI_ACCESS = (
 def key_of(provider: str) -> str | None:
     """The key that the environment holds for a provider of the table above."""
     return next((value for name in KEY_VARIABLES[provider] if (value := os.environ.get(name))), None)
+
+
+def check_sendable(provider: str | None) -> None:
+    """Raises CoachUnavailable that names the variable whose key no HTTP header can hold, as one that a line end was
+    pasted with: most libraries say of it no more than that the connection failed."""
+    for name in _SENT_VARIABLES.get(provider or "", ()):
+        value = os.environ.get(name, "")
+        if not (value.isascii() and value.isprintable()):
+            raise CoachUnavailable(f"{name} holds a line end, or another character that no key has: set it anew")
 
 
 def wants_vertex(model: str) -> bool:

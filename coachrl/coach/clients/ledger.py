@@ -10,11 +10,12 @@ new lines say ("usage.calls_from_cache").
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -160,17 +161,35 @@ class Ledger:
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        # What a kill or a full disk left in mid-line, perhaps of another process, must not swallow this line.
-        size = os.fstat(self._descriptor).st_size
-        is_torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
-        line = memoryview(b"\n" * is_torn + json.dumps({"kind": kind, **fields()}, allow_nan=False).encode() + b"\n")
+        line = json.dumps({"kind": kind, **fields()}, allow_nan=False).encode() + b"\n"
         try:
-            while line:
-                line = line[os.write(self._descriptor, line) :]
+            with _alone(self._descriptor):
+                _write_line(self._descriptor, line)
         except OSError as error:
             error.filename = str(self.path)  # a write that fails for want of room names no file
             self.close()
             raise
+
+
+@contextmanager
+def _alone(descriptor: int) -> Iterator[None]:
+    """No other process writes to the file meanwhile: a line of megabytes is seen half there while it is written."""
+    with suppress(OSError):  # some file systems have no locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _write_line(descriptor: int, line: bytes) -> None:
+    # What a kill or a full disk left in mid-line, perhaps of another process, must not swallow this line.
+    size = os.fstat(descriptor).st_size
+    is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+    left = memoryview(b"\n" * is_torn + line)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:

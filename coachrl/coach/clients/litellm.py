@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -30,6 +31,8 @@ def import_litellm(model: str) -> ModuleType:
         raise CoachUnavailable(f"coach '{model}' needs {error.name}: pip install 'coachrl[llm]'") from error
     litellm.telemetry = False
     litellm.suppress_debug_info = True
+    if not os.environ.get("LITELLM_LOG"):  # it prints what providers write as it came, a terminal's orders included
+        logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
     return litellm
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
@@ -26,9 +27,12 @@ from coachrl.coach.clients.base import (
 from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.parsing import check_few_values
 
 _CONNECT_S = 15.0  # for a connection, within the time of an attempt
 _MOST_BYTES = 16 * 2**20  # of an answer, unpacked: many times the longest reply
+_MOST_ERROR_BYTES = 2**20  # of an error that is read for what it says
+_MOST_VALUES = 100_000  # of the JSON in an answer, which has some thirty: the event loop waits while they are made
 _SENT_BACK = ("role", "content", "tool_calls", "reasoning_content", "thinking_blocks")
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "hosted_vllm": "HOSTED_VLLM_API_KEY"}
 
@@ -47,6 +51,7 @@ class ServerClient(Provider):
         self.options = {"api_base": api_base, "reasoning_effort": settings.reasoning_effort}
         provider, self._name = model.split("/", 1)
         self._address = f"{(api_base or '').rstrip('/')}/chat/completions"
+        self._proxy = _proxy_for(self._address)
         self._key_variable = _KEY_VARIABLES[provider]
         key = os.environ.get(self._key_variable)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -60,7 +65,11 @@ class ServerClient(Provider):
     async def _answer(self, request: ChatRequest) -> bytes:
         try:
             async with self._open().post(
-                self._address, json=self._body(request), headers=self._headers, allow_redirects=False
+                self._address,
+                json=self._body(request),
+                headers=self._headers,
+                allow_redirects=False,
+                proxy=self._proxy,
             ) as response:
                 body = await self._bounded(response.content)
         except self._aiohttp.ServerTimeoutError:
@@ -72,7 +81,7 @@ class ServerClient(Provider):
             about_the_key = "the server refused the key: check its environment variable"
             if response.status == 401 and not self._headers:
                 about_the_key = f"the server wants a key: set {self._key_variable} in the environment"
-            said = f"{response.status} {without_secrets(_message(body))}"
+            said = f"{response.status} {without_secrets(_message(body[:_MOST_ERROR_BYTES]))}"
             retry_after_s = seconds_of_retry_after(response.headers.get("Retry-After", ""))
             raise self._refused(response.status, said, retry_after_s, about_the_key)
         return body
@@ -89,7 +98,8 @@ class ServerClient(Provider):
 
     def _explained(self, error: Exception) -> CoachError | None:
         if isinstance(error, self._aiohttp.InvalidURL):
-            return CoachUnavailable(f"coach {self.model}: '{self.api_base}' is not a URL")
+            wrong = self.api_base if str(error.url) == self._address else str(error.url)  # or that of a proxy
+            return CoachUnavailable(f"coach {self.model}: '{without_secrets(wrong or '')}' is not a URL")
         if isinstance(error, self._aiohttp.ClientError | OSError):
             said = without_secrets(str(error)) or type(error).__name__
             return self._broken_off(f"{self._address}: {said}")
@@ -99,9 +109,7 @@ class ServerClient(Provider):
         if self._session is None:  # it belongs to the running loop
             connector = self._aiohttp.TCPConnector(limit=0)  # coach.concurrency is the limit
             timeout = self._aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
-            self._session = self._aiohttp.ClientSession(
-                connector=connector, timeout=timeout, trust_env=bool(urllib.request.getproxies())
-            )
+            self._session = self._aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self._session
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
@@ -116,6 +124,10 @@ class ServerClient(Provider):
         return body
 
     def _read(self, answer: bytes, request: ChatRequest) -> Reply:
+        try:
+            check_few_values(answer, _MOST_VALUES, "it", CoachError)
+        except CoachError as error:
+            raise self._unreadable(error) from None
         found = json.loads(answer)
         if not found.get("choices"):
             said = f": {without_secrets(_message(answer))}" if found.get("error") else ""
@@ -168,6 +180,15 @@ def _message_to(message: Message) -> dict[str, Any]:
         return dict(message.native)
     answered = {"tool_call_id": message.answers.id} if message.answers is not None else {}
     return {"role": message.role, "content": message.content, **answered}
+
+
+def _proxy_for(address: str) -> str | None:
+    """The proxy that the environment names for an address. aiohttp would find it too, but then also sends the server
+    what stands for it in ~/.netrc, or fails over it where there is a key."""
+    parts = urllib.parse.urlsplit(address)
+    if urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
 
 
 def _section(answer: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from coachrl.coach.clients.budget import Price
 from coachrl.coach.clients.gemini import GeminiClient
 from coachrl.coach.clients.keys import (
     KEY_VARIABLES,
+    check_sendable,
     key_of,
     litellm_folder,
     may_come_from_a_file,
@@ -54,18 +55,19 @@ def make_provider(name: str, api_base: str | None, settings: CoachConfig) -> Pro
 
 def check_key(name: str, api_base: str | None, settings: CoachConfig) -> None:
     """What is known of a model before LiteLLM is imported, which takes seconds. Raises ConfigError for mistyped rules,
-    CoachUnavailable for a missing package, address or key, in the client's own words. What is not known here,
-    `make_provider` finds out."""
+    CoachUnavailable for a missing package, address or key, in the client's own words, and for a key that cannot be
+    sent. What is not known here, `make_provider` finds out."""
     if is_mistyped_rules(name):  # before packages and keys, of which rules need none
         raise ConfigError(f"no coach '{name}', did you mean 'rules'?")
     if litellm_folder() is None:
         import_litellm(name)  # which says how to get it
+    provider = provider_of(name)
+    check_sendable(provider)
     if api_base is not None or may_come_from_a_file():
         return
     if name.startswith("hosted_vllm/"):
         _own_address(name)
         return
-    provider = provider_of(name)
     if provider is None or provider not in KEY_VARIABLES or key_of(provider) is not None:
         return
     model = name if "/" in name else f"{provider}/{name}"

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,16 @@ def test_a_cache_is_checked_without_a_trace_and_made_with_its_folders(tmp_path: 
             check_cache(wrong)
 
 
+def test_a_cache_whose_damage_sqlite_cannot_quote_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    ReplyCache(path).close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE replies", b"CREATE \xf7\xf7\xf7LE replies"))
+    with pytest.raises(ConfigError, match=r"cache\.sqlite cannot be used"):
+        ReplyCache(path)
+    with pytest.raises(ConfigError, match=r"cache\.sqlite cannot be used"):
+        check_cache(path)
+
+
 def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to be taken for one. " * 50)
@@ -227,7 +238,16 @@ def spoil_rows(text: str) -> Callable[[Path], None]:
     return spoil
 
 
-@pytest.mark.parametrize("spoil", [spoil_pages, *map(spoil_rows, ("[1", "[1]", "{}", '{"text": "x", "usage": 3}'))])
+WHOLE = asdict(Reply("x", "m"))
+SPOILED = (
+    *("[1", "[1]", "{}", '{"text": "x", "usage": 3}', "[" * 5000),
+    json.dumps({**WHOLE, "text": None}),
+    json.dumps({**WHOLE, "calls": [[1]]}),
+    json.dumps({**WHOLE, "usage": {**WHOLE["usage"], "tokens_in": "9"}}),
+)
+
+
+@pytest.mark.parametrize("spoil", [spoil_pages, *map(spoil_rows, SPOILED)])
 def test_a_damaged_cache_is_named_before_anything_is_paid_for_twice(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:

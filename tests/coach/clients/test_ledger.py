@@ -1,10 +1,13 @@
 """What a ledger holds after it was cut short, and of what its calls took."""
 
 import asyncio
+import fcntl
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -118,6 +121,44 @@ def test_what_another_process_left_in_mid_line_does_not_swallow_the_next_one(tmp
     ledger.resumed(2)
     ledger.close()
     assert [line["after_step"] for line in read_ledger(ledger.path)] == [1, 2]
+
+
+def write_long_lines(path: Path, name: str) -> None:
+    ledger = Ledger(path)
+    for number in range(40):
+        ledger.call(Call(f"{name}/{number}", "m", "hash", (Message("user", "x" * 1_000_000 * (number % 4)),)))
+    ledger.close()
+
+
+def test_long_lines_of_several_processes_stand_whole_one_after_another(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    context = multiprocessing.get_context("fork")  # spawned ones would import all of this anew
+    writers = [context.Process(target=write_long_lines, args=(path, name)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(300)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert all(path.read_bytes().split(b"\n")[:-1])  # no line is empty, as after one that is seen half
+    found = [line["action_id"] for line in read_ledger(path)]
+    assert sorted(found) == sorted(f"{name}/{number}" for name in "abc" for number in range(40))
+
+
+def test_a_line_waits_for_one_that_another_process_writes(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.resumed(1)
+    with ledger.path.open("ab", buffering=0) as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        writing = threading.Thread(target=ledger.resumed, args=(2,))
+        other.write(b'{"kind": "resumed", ')
+        writing.start()
+        writing.join(0.3)
+        assert writing.is_alive()
+        other.write(b'"after_step": 5}\n')
+        fcntl.flock(other, fcntl.LOCK_UN)
+        writing.join(60)
+    ledger.close()
+    assert [line["after_step"] for line in read_ledger(ledger.path)] == [1, 5, 2]
 
 
 def test_a_ledger_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,20 @@ def test_a_pace_recovers_from_an_outage() -> None:
     assert pace.per_s > 10
 
 
+def test_the_first_call_that_is_taken_after_an_outage_says_that_it_is_over() -> None:
+    pace, now_s = Pace(), 0.0
+    for _ in range(12):
+        now_s += max(0.0, pace.wait_s(now_s))
+        pace.began(now_s, waited=True)
+        pace.refused(now_s, now_s, None)
+    paces = []
+    for _ in range(2):  # the probe, and the next one, for which the probe was not refused
+        now_s += max(0.0, pace.wait_s(now_s))
+        pace.began(now_s, waited=True)
+        paces.append(pace.per_s)
+    assert paces[0] < 0.1 and paces[1] > 2
+
+
 def test_refusals_of_one_moment_slow_down_once() -> None:
     pace = Pace()
     pace.began(0.0, waited=False)
