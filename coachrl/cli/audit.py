@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -157,7 +158,8 @@ def _page_of(folder: Path) -> Path:
 
     place = Run.open(folder).folder
     if not os.access(place, os.W_OK | os.X_OK):
-        raise ConfigError(f"{place} cannot be written (Permission denied): name a place for the page with --html")
+        reason = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+        raise ConfigError(f"{place} cannot be written ({os.strerror(reason)}): name a place for the page with --html")
     return place / "audit.html"
 
 

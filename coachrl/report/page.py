@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 
 import jinja2
 import numpy as np
@@ -70,7 +71,7 @@ def render(run: Run, link: str = "") -> str:
     if link:
         note += "the files below hold every one."
     elif note:
-        note += f"coachrl view {run.folder.parent.name}/{run.folder.name} shows every one."
+        note += f"coachrl view {quote(f'{run.folder.parent.name}/{run.folder.name}')} shows every one."
     colors = agent_colors(run, _role_names(contents, entries))
     context = _context(contents, colors) | {
         "entries": entries,

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from coachrl.config import RunConfig, dump_config, load_config, resumable_settings, with_absolute_paths
@@ -102,7 +103,7 @@ class Run:
             raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
         folder = named_path(config.out / name, "run folder")
         if config.name is not None and folder.exists():
-            raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {folder}")
+            raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {quote(str(folder))}")
         above = next(place for place in folder.parents if os.path.lexists(place))
         if not above.is_dir():
             raise ConfigError(f"run folder {folder} cannot be written: {above} is no folder")

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import pandas as pd
@@ -149,7 +150,7 @@ def fit_calibration(run: Run, data: AuditData) -> CalibrationFile:
             raise ConfigError(
                 f"role '{role}' has {counted(len(labelled), 'action')} of {counted(tasks, 'task')} that people scored; "
                 f"a curve needs {FEWEST_LABELS} of {FEWEST_TASKS} tasks for every role: score more in "
-                f"`coachrl view {run.folder.name}` at /rate"
+                f"`coachrl view {quote(str(run.folder))}` at /rate"
             )
         curves[role] = _curve(labelled)
     if not curves:
