@@ -105,7 +105,6 @@ def answer(machine, call, *arguments, audit=None, number=None):
         ("setsockopt", (3, 1, 8), ALLOW),
         *[("madvise", (0, 4096, advice), ALLOW) for advice in (4, 14, 19)],
         *[("madvise", (0, 4096, advice), FAIL | EINVAL) for advice in (12, 20, 21, 25, 102)],
-        ("prctl", (36, 1), FAIL | EPERM),  # to adopt what others leave
         ("prctl", (67, 1), FAIL | EPERM),
         ("prctl", (62, 1), FAIL | EPERM),
         *[(call, (), FAIL | EPERM) for call in ("process_madvise", "process_mrelease", "cachestat", "ustat")],

@@ -239,7 +239,6 @@ ATTEMPTS = [
     ),
     Attempt("kernel", "a file out of the memory that others read it from", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); call('madvise', ctypes.c_void_p(area), ctypes.c_size_t(4096), 21)", open_outside=True),
     Attempt("kernel", "which pages of a file are in memory", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); syscall(27, ctypes.c_void_p(area), ctypes.c_size_t(4096), ctypes.create_string_buffer(1))", open_outside=True),
-    Attempt("kernel", "processes that others leave, to reap them before anybody looks", "call('prctl', 36, 1, 0, 0, 0)", open_outside=True),
     Attempt("kernel", "message queue of POSIX", "call('mq_open', b'/coachrl-bait', os.O_CREAT | os.O_RDWR, 0o600, None); libc.mq_unlink(b'/coachrl-bait')"),
     *(
         Attempt("network", f"drivers of the kernel, by a request ({name})", f"assert libc.ioctl(socket.socket(socket.AF_UNIX).fileno(), {request}, ctypes.create_string_buffer(256)) == 0 or ctypes.get_errno() != errno.ENOTTY")
