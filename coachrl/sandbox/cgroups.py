@@ -4,6 +4,7 @@ system lets this user make some."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import logging
 import os
@@ -17,6 +18,7 @@ from coachrl.sandbox.inside.jail import Limits
 logger = logging.getLogger(__name__)
 
 _NUMBERS = itertools.count(1)
+_PREFIX = "coachrl-"
 
 
 def workspaces_mb() -> int:
@@ -34,7 +36,13 @@ class Cgroups:
     table; the sandbox's own looks at what a program holds go on beside that."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        """Raises OSError where another living process has made `folder`, or it is gone."""
+        self._folder, self._lock = folder, os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise
 
     @classmethod
     def make(
@@ -47,20 +55,29 @@ class Cgroups:
         """None where this user may make none with a limit on memory. concurrency: so many programs run at once, with
         `memory_mb` each. tree: where cgroups are mounted. own: tells which of them this process is in."""
         for parent in _parents(tree, own):
-            folder = parent / f"coachrl-{os.getpid()}-{next(_NUMBERS)}"
+            folder = parent / f"{_PREFIX}{os.getpid()}-{next(_NUMBERS)}"
             try:
                 if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
                     continue
+                cls._drop_left(parent)
                 folder.mkdir()
-                (folder / "cgroup.subtree_control").write_text("+memory")
-                _bound(folder, concurrency * memory_mb + workspaces_mb())
+                with contextlib.ExitStack() as undo:
+                    made = cls(folder)
+                    undo.callback(made.close)
+                    (folder / "cgroup.subtree_control").write_text("+memory")
+                    _bound(folder, concurrency * memory_mb + workspaces_mb())
+                    undo.pop_all()
+                    return made
             except OSError as error:
                 logger.debug("no memory cgroup below %s: %s", parent, error)
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-                continue
-            return cls(folder)
         return None
+
+    @classmethod
+    def _drop_left(cls, parent: Path) -> None:
+        """Remove those of processes that were killed before they could."""
+        for left in parent.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):  # it is in use, or has just been removed
+                cls(left).close()
 
     @contextlib.contextmanager
     def program(self, limits: Limits) -> Iterator[tuple[int, int]]:
@@ -85,6 +102,7 @@ class Cgroups:
         for folder in sorted(self._folder.glob("program-*")):
             self._remove(folder)
         self._remove(self._folder)
+        os.close(self._lock)
 
     def _remove(self, folder: Path) -> None:
         try:

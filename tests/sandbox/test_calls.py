@@ -110,7 +110,10 @@ def answer(machine, call, *arguments, audit=None, number=None):
         *[(call, (), FAIL | EPERM) for call in ("process_madvise", "process_mrelease", "cachestat", "ustat")],
         ("mincore", (), FAIL | EPERM),
         ("preadv2", (3, 0, 1, 0, 0, 0), ALLOW),
+        ("preadv2", (3, 0, 1, 0, 0, 0x21), ALLOW),
         ("preadv2", (3, 0, 1, 0, 0, 8), FAIL | ENOTSUP),  # tells what others have read
+        ("preadv2", (3, 0, 1, 0, 0, 0x80), FAIL | ENOTSUP),  # keeps nothing of what it has read from the disks
+        *[("preadv2", (3, 0, 1, 0, 0, flag), FAIL | ENOTSUP) for flag in (0x40, 0x100, 1 << 31)],
         *[("ioctl", (1, request), ALLOW) for request in (0x5401, 0x541B, 0x5421, 0x5451, 0x40049409)],
         *[("ioctl", (1, request), FAIL | ENOTTY) for request in (0x8940, 0x8982, 0xFF04, 0xB702, 0x9408, 0x5412)],
         ("setsockopt", (3, 6, 7), ALLOW),  # an option of TCP

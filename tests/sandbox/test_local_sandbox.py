@@ -106,6 +106,31 @@ async def test_process_limit_counts_this_execution_alone(local):
         await cell.close()
 
 
+@pytest.mark.parametrize("more", ["", "import numpy"], ids=["small", "warm"])
+async def test_processes_that_are_left_end_no_faster_than_somebody_can_look_at_them(local, cell, more):
+    execution = await cell.run(f"""
+import os, time
+{more}
+began, made = time.monotonic(), 0
+while time.monotonic() < began + 1:
+    try: child = os.fork()
+    except BlockingIOError: continue
+    if child == 0:
+        left = 0
+        try:
+            while left < 6:
+                if os.fork() == 0: os._exit(0)
+                left += 1
+        except BlockingIOError: pass
+        os._exit(left)
+    made += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(made, time.monotonic() - began)
+""")
+    made, seconds = execution.stdout.split()
+    assert int(made) <= local.limits.max_processes + float(seconds) / 0.01 + 1
+    assert (await cell.run("import os\nos.system('true & true')")).state == "ok"
+
+
 async def test_disk_bomb_ends(cell):
     code = "import itertools\nfor n in itertools.count():\n    open(f'{n % 32}', 'ab').write(bytes(1 << 20))"
     execution = await cell.run(code)

@@ -83,10 +83,30 @@ def test_a_cgroup_is_made_beside_the_own_one_and_holds_all_programs_together(tre
     assert [path.name for path in (tree / "slice").iterdir() if path.is_dir()] == ["shell"]
 
 
-def test_without_a_delegated_tree_there_is_none(tree, tmp_path):
+def test_what_a_killed_process_leaves_is_removed_by_the_next_one(tree):
+    living = made(tree)
+    [used] = (tree / "slice").glob("coachrl-*")
+    left = tree / "slice" / "coachrl-1-1"
+    for folder in (left, left / "program-1"):
+        folder.mkdir()
+    other = made(tree)
+    assert used.is_dir() and not left.exists()
+    other.close()
+    living.close()
+    assert not list((tree / "slice").glob("coachrl-*"))
+
+
+def test_without_a_delegated_tree_there_is_none(tree, tmp_path, monkeypatch):
+    def refuse(folder, size_mb):
+        raise PermissionError
+
     (tree / "slice" / "cgroup.subtree_control").write_text("cpu pids")
     (tree / "cgroup.subtree_control").write_text("cpu")
     assert made(tree) is None
+    (tree / "slice" / "cgroup.subtree_control").write_text("memory")
+    monkeypatch.setattr(cgroups, "_bound", refuse)
+    assert made(tree) is None
+    assert not list(tree.rglob("coachrl-*"))
     assert Cgroups.make(2, 100, tmp_path / "none", tree.parent / "own") is None
     assert Cgroups.make(2, 100, tree, tmp_path / "none") is None
 

@@ -72,6 +72,21 @@ def test_what_is_listed_of_a_workspace(tmp_path):
     assert (folders, links) == (["d", "d/d", "d/d/d"], [("link", "/etc/passwd")])
 
 
+def test_a_link_that_takes_a_folders_place_meanwhile_leads_nowhere(tmp_path, monkeypatch):
+    for folder in ("workspace/a/inner", "elsewhere/inner"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "elsewhere" / "inner" / "secret").touch()
+    (tmp_path / "workspace" / "b").touch()
+
+    def count(name):  # as the file beside the folder is listed
+        (tmp_path / "workspace" / "a").rename(tmp_path / "moved")
+        (tmp_path / "workspace" / "a").symlink_to(tmp_path / "elsewhere")
+        return 1
+
+    monkeypatch.setattr(files, "_json_bytes", count)
+    assert list(files.snapshot(str(tmp_path / "workspace"), 10)) == ["b"]
+
+
 def test_a_listing_is_as_long_as_is_told_and_no_answer_is_too_long_for_its_names(tmp_path, monkeypatch):
     for number in range(30):
         (tmp_path / ("\U0001f600" * 60 + f"{number:02}")).touch()

@@ -85,8 +85,9 @@ _MADVISE, _MADV_MERGEABLE, _PR_SET_MEMORY_MERGE = (28, 233), 12, 67
 # From this advice on (MADV_COLD, MADV_PAGEOUT) a user's own files are thrown out of the memory that others read them
 # from; what came later still, nobody has looked at. Programs take it for an older kernel.
 _FIRST_LATER_ADVICE = 20
-# A read that may not wait tells whether others have read the same before.
-_PREADV2, _RWF_NOWAIT = (327, 286), 0x08
+# A read that may not wait tells whether others have read the same before, and one past the kernel's memory
+# (RWF_DONTCACHE) comes from the host's disks each time. What comes later still, nobody has looked at.
+_PREADV2, _RWF_NOWAIT, _LATER_READS = (327, 286), 0x08, 0xFFFFFFC0
 _PR_SCHED_CORE = 62  # a processor's other half stands still while a program runs that shares with none
 _CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = (436, 436), 2
 # Memory that is of no file and of no process alone: once its pages are let go of (MADV_DONTNEED), nothing shows them.
@@ -176,7 +177,7 @@ def _rules(column: int) -> list[tuple[Numbers, list[bytes]]]:
         *_where(_AT_LEAST, _FIRST_LATER_ADVICE, _error(_EINVAL)),
     ]
     rules.append((_MADVISE, [_argument(2), *advice, _ALLOW]))
-    rules.append((_PREADV2, [_argument(5), *_where(_ANY_BIT, _RWF_NOWAIT, _error(_ENOTSUP)), _ALLOW]))
+    rules.append((_PREADV2, [_argument(5), *_where(_ANY_BIT, _RWF_NOWAIT | _LATER_READS, _error(_ENOTSUP)), _ALLOW]))
     shared = _where(_ANY_BIT, _MAP_ANONYMOUS, *_where(_ANY_BIT, _MAP_SHARED, _REFUSE))
     rules.append((_MMAP, [_argument(3), *_where(_ANY_BIT, _MAP_HUGETLB, _REFUSE), *shared, _ALLOW]))
     cached = [*_where(_ANY_BIT, _O_DIRECT[column], _error(_EINVAL)), _ALLOW]

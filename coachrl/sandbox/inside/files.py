@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 MAX_DEPTH = 16
@@ -30,23 +32,25 @@ def snapshot(root: str, max_files: int) -> dict[str, Stamp]:
 
     At most `max_files` names, of MAX_LISTED_BYTES together; names that are not printable text, longer than
     MAX_NAME_CHARS or deeper than MAX_DEPTH folders are left out, so that a report stays small whatever the code made.
+    Code may run meanwhile: a link that it puts in the place of a folder leads nowhere.
     """
     found: dict[str, Stamp] = {}
     folders, listed = [("", 0)], 0
     while folders:
         folder, depth = folders.pop()
-        for entry in _entries(os.path.join(root, folder)):
-            name = f"{folder}/{entry.name}" if folder else entry.name
-            if not name.isprintable() or len(name) > MAX_NAME_CHARS:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                if depth + 1 < MAX_DEPTH:
-                    folders.append((name, depth + 1))
-            elif entry.is_file(follow_symlinks=False) and (stamp := _stamp(entry)):
-                listed += _json_bytes(name)
-                if len(found) == max_files or listed > MAX_LISTED_BYTES:
-                    return found
-                found[name] = stamp
+        with _opened(root, folder) as entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if not name.isprintable() or len(name) > MAX_NAME_CHARS:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if depth + 1 < MAX_DEPTH:
+                        folders.append((name, depth + 1))
+                elif entry.is_file(follow_symlinks=False) and (stamp := _stamp(entry)):
+                    listed += _json_bytes(name)
+                    if len(found) == max_files or listed > MAX_LISTED_BYTES:
+                        return found
+                    found[name] = stamp
     return found
 
 
@@ -86,7 +90,22 @@ def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+@contextlib.contextmanager
+def _opened(root: str, folder: str) -> Iterator[list[os.DirEntry[str]]]:
+    """The entries of a folder under `root`, to be asked while it is open; none where it, or a folder on the way to it,
+    is none any more."""
+    try:
+        opened = _open_folder(root, PurePosixPath(folder).parts)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        yield []
+        return
+    try:
+        yield _entries(opened)
+    finally:
+        os.close(opened)
+
+
+def _entries(folder: str | int) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)

@@ -3,10 +3,14 @@
 Three processes: the supervisor (here, trusted) watches; the room's first process (trusted, pid 1 of a new pid
 namespace) reaps; a third gives up every right and becomes the agent's program. That one is forked by pid 1, or, where
 the code needs the packages, by the warm interpreter. When pid 1 ends, the kernel kills whatever is left in the room.
+
+Pid 1 takes its time to reap what others leave. A process that has ended counts as one of the program's until then: else
+each could hand its memory on to a child and end, before anybody has looked into it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -26,6 +30,7 @@ from .stillness import Stillness
 from .warm import BEGUN, ProgramFiles, ask, become_program, needs_packages
 
 POLL_S = 0.05
+_REAP_EVERY_S = 0.01
 
 
 class Cancelled(Exception):
@@ -226,10 +231,11 @@ def _be_init(workspace: str, code: str, limits: Limits, files: ProgramFiles, war
         if child == 0:
             become_program(code, limits, whole_proc, files)
         _close_all_but(files.status)
-        while True:
-            pid, ended = os.wait()
-            if pid == child:
-                break
+        pid, ended = os.wait()
+        while pid != child:
+            time.sleep(_REAP_EVERY_S)
+            pid, ended = os.waitpid(child, os.WNOHANG)
+            pid, ended = (pid, ended) if pid else os.wait()
         said = f"exit {os.waitstatus_to_exitcode(ended)}"
     except OSError as error:
         said = f"failed {error}"
@@ -240,10 +246,13 @@ def _be_init(workspace: str, code: str, limits: Limits, files: ProgramFiles, war
 
 def _reap_until_killed() -> NoReturn:
     """The program is not this process's child; what it leaves behind is."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     os.closerange(0, os.sysconf("SC_OPEN_MAX"))
     while True:
-        signal.pause()
+        signal.sigwait({signal.SIGCHLD})
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                time.sleep(_REAP_EVERY_S)
 
 
 def _close_all_but(kept: int) -> None:

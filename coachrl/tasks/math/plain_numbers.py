@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from fractions import Fraction
+from itertools import pairwise
 
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS
 
@@ -36,11 +38,23 @@ _MARKED_WORDS = re.compile(r"\\(?:text|mathrm|textbf|textit)\{([^{}]*)\}")
 _NO_UNITS = frozenset({"plus", "minus", "times", "over", "point", "squared", "cubed", "factorial"})
 _LEFT_OPEN = re.compile(
     r"(?i)\b(?:n?or|not|n?either)\b|\\(?:neq?|not|lor|vee|leq?|geq?|[lg]t)(?![A-Za-z])|[≠<>≤≥]|(?<=\d)_|(?<!\\)\$.*(?<!\\)\$"
-    r"|(?<=[\d}])\s?\.(?:\s|~|\\[ ,;!])+[-+−]?[\d.]|(?:[-+−*/^=×·÷]|\\(?:cdot|times|div|pm|mp))\Z"
+    r"|(?<=[\d}])\s?\.(?:\s|~|\\[ ,;!])+[-+−]?[\d.]|\.\d*\\(?:overline|bar|dot)(?![A-Za-z])"
+    r"|(?:[-+−*/^=×·÷]|\\(?:cdot|times|div|pm|mp))\Z"
 )
+_PERCENT_SIGN = r"(?:\\?%|per\x20?cent|pct)"
 _PERCENT = re.compile(
-    r"(?i)(?:\s|~|\\[ ,;!])*(?:\\?%|percent|\\(?:text|mathrm)\{\s*(?:\\?%|percent)\s*\})\.?\s*\$?\s*\Z"
+    rf"(?i)(?:\s|~|\\[ ,;!])*(?:{_PERCENT_SIGN}|\\(?:text|mathrm)\{{\s*{_PERCENT_SIGN}\s*\}})\.?\s*\$?\s*\Z"
 )
+# Signs in the place of those that math-verify reads: the wide forms of Chinese and Japanese, dashes, slashes and dots.
+_WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+_SIGNS = _WIDE | str.maketrans("\u2010\u2011\u2012\u2013\ufe63\u207b\u2044\u2236\u2019\u3001\u3002", "------/:',.")
+_TIMES = re.compile(r"(?<=[\d)}])\s*[\u00b7\u2022\u2715\u2716\u2a2f]\s*(?=[\d\\(])")
+_REPEATING = re.compile(r"(?<![\d.,}])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))(?![\d\\])")
+# Beside letters and spaces, what is not ASCII and read for what it is: minus, times, over, root, units and relations.
+_READ_SIGNS = frozenset(
+    "\u2212\u00d7\u00f7\u2215\u22c5\u2219\u2217\u221a\u00b0\u2032\u2033\u20ac\u00a3\u00a5\u2248\u2260\u2264\u2265"
+)
+_NUMERALS = frozenset("\u5341\u767e\u5343\u4e07\u842c\u4ebf\u5104\u5146")  # ten, a hundred, a thousand, ... in Chinese
 
 
 def read_number(text: str) -> Fraction | None:
@@ -63,12 +77,34 @@ def read_share(text: str) -> Fraction | None:
     return None if percent is None else percent / 100
 
 
+def plainly_written(text: str) -> str:
+    """`text` with the signs that math-verify knows ("5\N{FULLWIDTH SOLIDUS}6" as "5/6", where it would read 5), and
+    repeating decimals as fractions."""
+    text = _TIMES.sub(r"\\cdot ", text.translate(_SIGNS).replace("{.}", ".").replace(r"{\,}", r"\,"))
+    return _REPEATING.sub(_as_fraction, text) if len(text) <= MAX_ANSWER_CHARS else text
+
+
+def _as_fraction(decimal: re.Match[str]) -> str:
+    whole, once, period = decimal[1], decimal[2], decimal[3] or decimal[4]
+    scale = 10 ** len(once)
+    value = Fraction(int(f"0{whole}{once}"), scale) + Fraction(int(period), scale * (10 ** len(period) - 1))
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
 def is_left_open(answer: str) -> bool:
-    """Whether an answer names several values, a bound or a number of another base, says what the value is not, or
-    breaks off behind an operator, where one number is asked for. math-verify reads past such signs, and takes one value
-    of several formulas ("8$, or $7") or sentences ("6. 5").
+    """Whether an answer names several values, a bound or a number of another base, says what the value is not, breaks
+    off behind an operator, or holds signs that nobody reads ("5\u00bd"), where one number is asked for. math-verify
+    reads past such signs, and takes one value of several formulas ("8$, or $7") or sentences ("6. 5").
     """
-    return _LEFT_OPEN.search(answer.strip("$ ")) is not None
+    return _LEFT_OPEN.search(answer.strip("$ ")) is not None or _holds_unread(answer)
+
+
+def _holds_unread(answer: str) -> bool:
+    """Whether a sign that is not ASCII is read past. Behind a letter it is part of a unit or a name ("cm\u00b2")."""
+    signs = [sign for before, sign in pairwise(f" {answer}") if not before.isalpha() and not sign.isascii()]
+    return not _NUMERALS.isdisjoint(answer) or any(
+        sign not in _READ_SIGNS and unicodedata.category(sign)[0] not in "LZ" for sign in signs
+    )
 
 
 def names_multiplier(text: str) -> bool:

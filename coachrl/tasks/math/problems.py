@@ -20,7 +20,14 @@ from coachrl.config.choices import check_plain, check_takes, import_by_path, use
 from coachrl.config.tasks import ProblemFields
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
-from coachrl.tasks.math.plain_numbers import is_left_open, names_multiplier, read_number, read_share, same_number
+from coachrl.tasks.math.plain_numbers import (
+    is_left_open,
+    names_multiplier,
+    plainly_written,
+    read_number,
+    read_share,
+    same_number,
+)
 from coachrl.tasks.records import Entry, Source
 from coachrl.tasks.split import of_own_id
 from coachrl.text import brief, nearest, one_line, visible
@@ -264,6 +271,7 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
     """Whether an answer equals the reference by the rules that grade it. It may take seconds, as `grade_math`.
 
     in_percent: whether a percentage may stand for its number ("5%" for 5), and not for its hundredth part alone."""
+    reference, answer = plainly_written(reference), plainly_written(answer)
     read = read_number if in_percent else read_share
     right, given = read_number(reference), read(answer)
     if right is not None and given is not None:

@@ -234,6 +234,7 @@ ATTEMPTS = [
         for how, code in {
             "as it is opened": "os.open(os.__file__, os.O_RDONLY | os.O_DIRECT)",
             "later": "import fcntl; fcntl.fcntl(os.open(os.__file__, os.O_RDONLY), fcntl.F_SETFL, os.O_DIRECT)",
+            "by a read that leaves nothing in memory": "os.preadv(os.open(os.__file__, os.O_RDONLY), [bytearray(1)], 0, 0x80)",
         }.items()
     ),
     Attempt("kernel", "a file out of the memory that others read it from", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); call('madvise', ctypes.c_void_p(area), ctypes.c_size_t(4096), 21)", open_outside=True),

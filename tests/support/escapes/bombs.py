@@ -116,6 +116,20 @@ def _not_read(code: str, *names: str) -> Bomb:
     return bomb
 
 
+async def _listed_meanwhile(sandbox: Sandbox) -> str:
+    """A program swaps a folder and a link to all of the sandbox's files while its own are listed."""
+    workspace = await sandbox.open({})
+    try:
+        running = asyncio.create_task(workspace.run(_SWAPPING))
+        for _ in range(100):
+            if any(name.startswith("b/") for name in await workspace.files()):
+                return "files behind the link were listed"
+        await running
+    finally:
+        await workspace.close()
+    return ""
+
+
 def _copied(code: str) -> Bomb:
     """What `code` leaves in a workspace does not keep the workspace from being copied, nor makes the copy larger."""
 
@@ -359,6 +373,12 @@ for _ in range(8):
     if os.fork() == 0: os.execv(sys.executable, [sys.executable, '-c', code])
 time.sleep(60)
 """
+_SWAPPING = """
+import ctypes, os, time
+os.mkdir('a'); os.symlink('/', 'b')
+end, exchange = time.monotonic() + 2, ctypes.CDLL(None).renameat2
+while time.monotonic() < end: exchange(-100, b'a', -100, b'b', 2)
+"""
 _SIGNAL_BY_PIPE = """
 import fcntl, os, time
 for number in (9, 19, 2, 34):
@@ -535,6 +555,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     },
     ("outputs", "link to a file of the host"): _not_read("import os; os.symlink('/etc/hostname', 'link')", "link"),
     ("outputs", "link to a folder of the host"): _not_read("import os; os.symlink('/etc', 'etc')", "etc", "etc/hostname"),
+    ("outputs", "link in the place of a folder that is just listed"): _listed_meanwhile,
     ("outputs", "names that lead out"): _not_read("pass", "../main.py", "/etc/hostname", "a/../../etc/hostname", ".", ""),
     ("outputs", "pipe that nobody writes to"): _not_read("import os; os.mkfifo('pipe')", "pipe"),
     ("outputs", "socket"): _not_read("import socket; socket.socket(socket.AF_UNIX).bind('s')", "s"),

@@ -85,6 +85,14 @@ RIGHT = [
     (r"\{1,2\}", r"\boxed{\{2,1\}}"),
     (r"\frac{1}{2}\text{ dozen}", r"\boxed{\frac{1}{2}\text{ dozen}}"),
     (r"x \neq 7", r"\boxed{x \neq 7}"),
+    *((r"\frac{5}{6}", rf"\boxed{{{ratio}}}") for ratio in ("5\uff0f6", "5\u20446", r"0.8\overline{3}", r"0.8\bar3")),
+    *((r"\frac{1}{3}", rf"\boxed{{{third}}}") for third in (r"0.\overline{3}", r".\dot3", r"x=0.\overline{33}")),
+    *(("30", rf"\boxed{{{product}}}") for product in ("5\u00b76", "5 \u2022 6", "5\uff0a6")),
+    *(("-7", rf"\boxed{{{number}}}") for number in ("\u20137", "\uff0d7", "\uff0d\uff17")),
+    *(
+        ("7", rf"\boxed{{{said}}}")
+        for said in ("7\u5143", "\uff087\uff09", "7\u3002", "7 cm\u00b2", "7 N\u00b7m", "7{.}0")
+    ),
 ]
 WRONG = [
     ("7", r"\boxed{8}"),
@@ -104,6 +112,16 @@ WRONG = [
     *(("7", rf"\boxed{{{said}}}") for said in ("7+", "7-", "7 *", "7/", "7=", r"$7 \times$", r"7\cdot", "x=7+")),
     *(("7", rf"\boxed{{{said}}}") for said in ("6. 7", r"6.\ 7", "6.5. 7", r"\frac{1}{2}. 7", "6 . 7")),
     *(("7", rf"\boxed{{{said}}}") for said in (r"7\%", "7%", r"7 \%$", r"x=7\%", "7 percent", r"7\text{ percent}")),
+    *(
+        ("7", rf"\boxed{{7{sign}6}}")
+        for sign in "\uff0f\u2044\uff0b\uff0d\u2013\u00b7\u2022\uff0a\uff1a\uff3e\uff0e\u2019\u2192\u200b"
+    ),
+    *(("7", rf"\boxed{{7{sign}}}") for sign in "\u00b2\u00bd\u2086\u2030\u4e07\u5343"),
+    *(
+        ("7", rf"\boxed{{{said}}}")
+        for said in ("7{.}6", r"7.\overline{6}", r"7.\dot{6}", r"7.1\dot{2}3\dot{4}", "7 per cent")
+    ),
+    ("0", r"\boxed{0.\overline{3}}"),
     ("12", r"\boxed{1 2}"),
     ("1000", r"\boxed{1,00,0}"),
     ("7", r"\boxed{7x}"),
