@@ -10,12 +10,14 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
 import re
 import stat
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,6 +110,14 @@ class _Loader(yaml.SafeLoader):
 
 for _tag, _construct in (("int", _Loader.construct_yaml_int), ("float", _Loader.construct_yaml_float)):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _construct)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether `value` is a number, of NumPy's too, that a float holds: a whole one of a thousand digits is none."""
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _is_empty(node: yaml.Node) -> bool:
