@@ -10,12 +10,14 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
 import re
 import stat
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -110,6 +112,14 @@ for _tag, _construct in (("int", _Loader.construct_yaml_int), ("float", _Loader.
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _construct)
 
 
+def is_finite(value: Any) -> bool:
+    """Whether `value` is a number, of NumPy's too, that a float holds: a whole one of a thousand digits is none."""
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def _is_empty(node: yaml.Node) -> bool:
     """Whether nothing was written where the node stands."""
     return isinstance(node, yaml.ScalarNode) and node.value == "" and node.style is None
@@ -167,12 +177,17 @@ def parse_yaml(text: str, where: str, error: type[CoachrlError] = ConfigError) -
 
 
 def parse_json(
-    text: str | bytes, where: str, error: type[CoachrlError] = ConfigError, half_characters: bool = False
+    text: str | bytes,
+    where: str,
+    error: type[CoachrlError] = ConfigError,
+    half_characters: bool = False,
+    keys_once: bool = False,
 ) -> Any:
     """The data of a JSON text. where: the file and line, for the message. half_characters: take them, as models whose
-    replies were cut write them; no tokenizer does. Raises `error`."""
+    replies were cut write them; no tokenizer does. keys_once: of a key that stands twice in an object one value would
+    be gone without a word. Raises `error`."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_with_keys_once if keys_once else None)
         if not half_characters:
             _check_plain(value)
     except json.JSONDecodeError as wrong:
@@ -181,6 +196,14 @@ def parse_json(
     except (ValueError, RecursionError) as wrong:
         raise error(f"{where}: not JSON: {_reason(wrong)}") from wrong
     return value
+
+
+def _with_keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {brief(twice)} stands twice in the object {brief(found)}")
+    return found
 
 
 def check_few_values(data: bytes, most: int, where: str, error: type[CoachrlError]) -> None:
@@ -203,10 +226,11 @@ def read_json(path: Path, where: str, error: type[CoachrlError] = ConfigError, h
 
 
 def json_lines(text: str, where: str, error: type[CoachrlError]) -> Iterator[tuple[str, Any]]:
-    """("line 3", its data) of each line that is not blank. Raises `error` that names file and line."""
+    """("line 3", its data) of each line that is not blank. Raises `error` that names file and line, also for a key that
+    stands twice."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            yield f"line {number}", parse_json(line, f"{where}, line {number}", error)
+            yield f"line {number}", parse_json(line, f"{where}, line {number}", error, keys_once=True)
 
 
 def csv_rows(text: str, where: str, error: type[CoachrlError] = ConfigError) -> Iterator[tuple[int, dict[str, str]]]:

@@ -206,12 +206,14 @@ def _ask(folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool) ->
     from coachrl.audit.probes.asking import ask_coach
     from coachrl.commands.build import make_coach_pool
     from coachrl.runs.folder import Run
+    from coachrl.runs.locks import locked
 
     run = Run.open(folder)
     flags = coach.of_a_saved_run() | {"coach.cache": "none"}
     config = run.config((), flags)
     ledger = run.folder / "coach" / "audit.jsonl"
-    return asyncio.run(ask_coach(run, config, wanted, ledger, _agreement(yes), make_coach_pool))
+    with locked(run.folder / "audit.lock", "asking a coach for an audit"):  # two at once would have two budgets
+        return asyncio.run(ask_coach(run, config, wanted, ledger, _agreement(yes), make_coach_pool))
 
 
 def _with_replayed(found: Audit, folder: Path, count: int, resamples: int, seed: int) -> Audit:

@@ -42,13 +42,14 @@ from coachrl.types import Task, policy_names
 @dataclass(frozen=True)
 class Prepared:
     """What a run has once all that can be checked without asking anybody, or loading a model, was found good.
-    unchecked: see `unchecked_backend`."""
+    client_factory: makes the calls of all whom the run asks. unchecked: see `unchecked_backend`."""
 
     pipeline: Pipeline
     policies: dict[str, PolicyConfig]
     train_tasks: list[Task]
     heldout_tasks: list[Task]
     sandbox: Sandbox | None
+    client_factory: ChatClientFactory
     coach: CoachPool | None
     unchecked: str
 
@@ -131,7 +132,7 @@ async def prepare(
             unchecked = unchecked_backend(config, policies)
         else:
             check_backend(config, policies)
-        yield Prepared(pipeline, policies, train_tasks, heldout_tasks, sandbox, coach, unchecked)
+        yield Prepared(pipeline, policies, train_tasks, heldout_tasks, sandbox, client_factory, coach, unchecked)
     finally:
         if sandbox is not None:
             await sandbox.close()

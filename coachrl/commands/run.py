@@ -161,7 +161,8 @@ def _audit(config: RunConfig, run: Run, components: RunComponents) -> StepAudit 
         return None
     from coachrl.audit.stats.training import TrainingAudit  # pandas and SciPy take a second to import
 
-    make_pool = partial(make_coach_pool, config.without_cache(), run.ledger)
+    client_factory = components.client_factory.past_the_cache()
+    make_pool = partial(make_coach_pool, config, run.ledger, client_factory=client_factory)
     return TrainingAudit(config, run, components.pipeline.roles, components.train_tasks, make_pool)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ import numpy as np
 from coachrl.config.choices import import_by_path, is_own_doing
 from coachrl.errors import ConfigError, GraderFailed
 from coachrl.gateway.apps import called
+from coachrl.parsing import is_finite
+from coachrl.pipelines.outcomes import checked_outcome
 from coachrl.text import brief, one_line, said
 from coachrl.types import Outcome, Task
 
@@ -34,9 +35,9 @@ async def graded(path: str, task: Task, result: Any, success_at: float, limit_s:
     if isinstance(given, np.generic):
         given = given.item()
     if isinstance(given, Outcome):
-        return given
+        return checked_outcome(given, f"grader {path}")
     if isinstance(given, bool):
         return Outcome(given)
-    if isinstance(given, int | float) and math.isfinite(given):
+    if isinstance(given, int | float) and is_finite(given):
         return Outcome(given >= success_at, {"grade": float(given)}, summary=f"The grade is {given:g}.")
     raise ConfigError(f"grader {path} gave {brief(given)}, where it must give an Outcome, a bool or a number")

@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -52,7 +52,7 @@ class Run:
         self._latest_before: Path | None = None
         self._made_for_it: list[Path] = []
         self._told: set[str] = set()
-        self._is_locked = False
+        self._lock_is_there: Callable[[], bool] | None = None  # while it is held
         self._is_discarded = False
 
     def __repr__(self) -> str:
@@ -131,15 +131,14 @@ class Run:
         """Let no other process write to the run while the block runs: none trains, resumes or prunes it. Reading needs
         no lock. A block within a block of the same `Run` is the same lock. Raises ConfigError that names who holds it.
         """
-        if self._is_locked:
+        if self._lock_is_there is not None:
             yield
             return
-        with locked(self.folder / LOCK, doing):
-            self._is_locked = True
+        with locked(self.folder / LOCK, doing) as self._lock_is_there:
             try:
                 yield
             finally:
-                self._is_locked = False
+                self._lock_is_there = None
 
     def config(self, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> RunConfig:
         """What the run was configured with. Raises ConfigError that names file and key where it cannot be read, where
@@ -217,6 +216,7 @@ class Run:
     def write_episodes(self, label: str, episodes: Iterable[Episode], scores: Mapping[str, CoachScore]) -> Path:
         """`episodes/<label>.jsonl`: one line an episode, each action with its score. Enough to rescore and to audit."""
         path = self.folder / "episodes" / f"{label}.jsonl"
+        path.parent.mkdir(exist_ok=True)  # who needed its room may have removed it
         write_aside(path, "".join(episode_line(episode, scores) for episode in episodes))
         return path
 
@@ -241,10 +241,13 @@ class Run:
 
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that failed before its first line of metrics, and those that were made to hold it:
-        nothing half-written stays, and `latest` points where it did. Once it is gone nothing is done."""
+        nothing half-written stays, and `latest` points where it did. Once it is gone nothing is done, nor where it was
+        moved away and something else has its name."""
         if self._is_discarded or (self.folder / "metrics.jsonl").exists() or self.checkpoints():
             return
         self._is_discarded = True  # from now on the name may be another run's
+        if self._lock_is_there is not None and not self._lock_is_there():
+            return
         latest = self.folder.parent / "latest"
         is_ours = latest.is_symlink() and latest.readlink() == Path(self.folder.name)
         if is_ours and (self._latest_before is None or not _link(latest, self._latest_before)):

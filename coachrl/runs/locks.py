@@ -15,10 +15,11 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from coachrl.errors import ConfigError
@@ -47,15 +48,16 @@ class Owner:
 
 
 @contextmanager
-def locked(path: Path, doing: str) -> Iterator[None]:
-    """Hold the file `path` locked while the block runs; it is gone afterwards. doing: for others to read.
+def locked(path: Path, doing: str) -> Iterator[Callable[[], bool]]:
+    """Hold the file `path` locked while the block runs; it is gone afterwards. doing: for others to read. Gives whether
+    it is still at `path`: whoever moves its folder moves it too.
 
     Raises ConfigError where another process holds it, or may, or where its folder cannot be written."""
     descriptor = _acquire(path)
     _held.add(descriptor)
     try:
         _say_who(descriptor, doing)
-        yield
+        yield partial(_is_at, descriptor, path)
     finally:
         # Before it is let go of: whoever opened it in between finds that it is no longer the file at `path`.
         with suppress(OSError):
@@ -163,7 +165,7 @@ def _this_process(doing: str) -> Owner:
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

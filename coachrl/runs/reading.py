@@ -46,11 +46,14 @@ def requests_of(
     """What a coach is asked about the episode's actions, as it was while the episode ran: actions that broke for no
     fault of the agent are left out, and where the episode broke, so are those that wait for its outcome.
 
-    Raises ConfigError where the task set or the team does not hold the episode's.
+    Raises ConfigError where the task set or the team does not hold the episode's, or has another problem in its place.
     """
+    its_task = f"episode {episode.id}: its task {episode.task_id}"
     if episode.task_id not in tasks:
-        raise ConfigError(f"episode {episode.id}: its task {episode.task_id} is not in the run's task set any more")
+        raise ConfigError(f"{its_task} is not in the run's task set any more")
     task, roles = tasks[episode.task_id], {role.name: role for role in team}
+    if episode.task_prompt not in ("", task.prompt):  # "" in what was written before there was one
+        raise ConfigError(f"{its_task} is another problem now than the one that was played: put the task set back")
     requests = []
     for action in episode.all_actions:
         role, previous = _role(roles, action), tuple(a for a in episode.actions if a.index < action.index)

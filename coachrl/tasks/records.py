@@ -114,7 +114,7 @@ def _read_json(path: Path, where: str, kind: str) -> list[Entry]:
 
 def _json_entries(text: str, where: str) -> list[Entry]:
     if text.lstrip().startswith("["):
-        entries = parse_json(text, where, TaskError)
+        entries = parse_json(text, where, TaskError, keys_once=True)
         return [(f"entry {number}", entry) for number, entry in enumerate(entries, start=1)]
     first = text.lstrip().partition("\n")[0].strip()
     if first == "{" or (first.startswith('{"') and not first.endswith("}")):

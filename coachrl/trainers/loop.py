@@ -149,9 +149,9 @@ class Trainer:
                 raise self._paused(error) from error
             last = self.step == self.config.train.steps
             if last or _due(self.step, self.config.eval.every):
-                metrics |= await self._evaluate_unless_ending(metrics)
+                metrics |= await self._measured("evaluation", self._evaluate(), metrics)
             if self.audit is not None and self.audit.is_due(self.step):
-                metrics |= await self.audit.metrics(self.step)
+                metrics |= await self._measured("audit", self.audit.metrics(self.step), metrics)
             self._log(metrics)
             if last or _due(self.step, self.config.train.checkpoint_every):
                 self._begin_checkpoint(self._replies.put_aside)
@@ -274,17 +274,20 @@ class Trainer:
         speed = speed_metrics(episodes, time.monotonic() - began, self.drawn_tokens(episodes))
         return {**evaluation_metrics(self.heldout_tasks, episodes), **speed}
 
-    async def _evaluate_unless_ending(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """The evaluation after a step; where the process must end it is given up, and not the step. metrics: of it."""
+    async def _measured(
+        self, what: str, measuring: Awaitable[Mapping[str, Any]], metrics: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """What an evaluation or an audit after a step adds to its metrics; where the process must end it is given up,
+        and not the step, and where nothing goes on the step is kept first. metrics: of it."""
         try:
-            return await self._unless_ending(self._evaluate())
+            return await self._unless_ending(measuring)
         except Preempted:
-            log.warning("step %d: its evaluation was given up, since the process was asked to end", self.step)
+            log.warning("step %d: its %s was given up, since the process was asked to end", self.step, what)
             return {}
-        except EngineStuck as error:
-            self._log(metrics)
+        except (BudgetExceeded, CoachUnavailable, EngineStuck) as error:
+            self._log({**metrics})
             self._checkpoint_after(error)
-            raise EngineStuck(f"evaluation after step {self.step}: {error}") from error
+            raise self._ended_in(f"{what} after step {self.step}", error) from error
 
     def checkpoint(self) -> None:
         """Everything needed to continue after this step. Nothing where no checkpoint is to be kept."""
@@ -327,13 +330,17 @@ class Trainer:
         older one has to do where the step's update has begun."""
         self.step -= 1
         self._keep_last(error, self.step + 1)
+        return self._ended_in(f"step {self.step + 1}", error)
+
+    def _ended_in(self, what: str, error: CoachrlError) -> CoachrlError:
+        """The error with where the run was, and how to go on with it."""
         if isinstance(error, EngineLost):  # a restart may follow
-            return type(error)(f"step {self.step + 1}: {error}")
+            return type(error)(f"{what}: {error}")
         how = "no checkpoint is kept"
         if self.config.train.keep_checkpoints:
             more = " coach.budget_usd=…" if isinstance(error, BudgetExceeded) else ""
             how = f"go on with: coachrl train --resume {quote(str(self.run.folder))}{more}"
-        return type(error)(f"step {self.step + 1}: {error}; {how}")
+        return type(error)(f"{what}: {error}; {how}")
 
     def _keep_last(self, error: CoachrlError, step: int) -> None:
         """Have a checkpoint after the last whole step, unless the next one's update has begun. error: what ends the run

@@ -198,6 +198,9 @@ class Priced:
 
 class Free(Priced):
     usd = 0.0
+
+def beyond_floats(request):
+    return 10 ** 400
 """
 
 
@@ -252,6 +255,7 @@ async def test_a_score_keeps_what_it_says_beside_the_number(module: str) -> None
     [
         ("broken", "ZeroDivisionError: division by zero (my_coaches_"),
         ("too_high", "gave 11, which is outside 0 to 10"),
+        ("beyond_floats", "gave inf, which is outside 0 to 10"),
         ("not_a_number", "gave nan, which is outside 0 to 10"),
         ("yes", "gave bool, not a number or a CoachScore"),
         ("nothing", "gave NoneType, not a number or a CoachScore"),

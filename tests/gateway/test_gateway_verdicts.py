@@ -73,9 +73,22 @@ async def test_what_a_grader_gives_counts_from_the_limit_up(given, outcome, grad
     assert await graded(f"{__name__}:{grade}", TASK, given, success_at=0.5, limit_s=60) == outcome
 
 
-@pytest.mark.parametrize("given", [float("nan"), float("inf"), "good", None, [1.0]])
+@pytest.mark.parametrize("given", [float("nan"), float("inf"), 10**400, "good", None, [1.0]])
 async def test_what_is_no_grade_is_refused(given):
     with pytest.raises(ConfigError, match="where it must give an Outcome, a bool or a number"):
+        await graded(f"{__name__}:gives", TASK, given, success_at=0.5, limit_s=60)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Outcome(True, None), "metrics are None, no numbers by name"),
+        (Outcome(True, {"near": 10**400}), r"metric 'near' is 1000.*, no finite number"),
+        (Outcome("yes"), "success is 'yes', neither True nor False"),
+    ],
+)
+async def test_an_outcome_that_cannot_be_written_down_is_the_graders_fault(given, words):
+    with pytest.raises(ConfigError, match=rf"grader {__name__}:gives gave an Outcome whose {words}"):
         await graded(f"{__name__}:gives", TASK, given, success_at=0.5, limit_s=60)
 
 

@@ -128,6 +128,15 @@ def test_an_episode_that_stands_twice_is_scored_once(saved, monkeypatch, capsys)
     assert "2 episodes left out: the run has its actions already" in capsys.readouterr().err
 
 
+def test_actions_are_not_judged_by_another_problem_that_has_the_id_of_theirs(saved, monkeypatch, capsys):
+    path = saved.folder / "episodes" / "step-000001.jsonl"
+    first, *others = read_jsonl(path)
+    path.write_text("".join(json.dumps(line) + "\n" for line in [{**first, "task_prompt": "Of then."}, *others]))
+    assert cli(monkeypatch, "rescore", saved.folder, "--coach", "rules") == 2
+    assert not (saved.folder / "rescores").exists()
+    assert "is another problem now than the one that was played: put the task set back" in capsys.readouterr().err
+
+
 def test_where_nothing_failed_nothing_is_asked_or_written(saved, monkeypatch, capsys):
     assert cli(monkeypatch, "rescore", saved.folder, "--failed-only") == 0
     assert capsys.readouterr().out == "nothing was asked: no failed score is left\n"

@@ -118,6 +118,15 @@ async def test_the_same_coach_rescores_a_run_once_at_a_time(run):
     assert done.returncode == 0 and not list(run.folder.glob("*.lock")), done.stderr
 
 
+async def test_one_audit_of_a_run_asks_at_a_time(run):
+    """Two at once would each spend what both may."""
+    with locked(run.folder / "audit.lock", "asking a coach for an audit"):
+        line = one_line_of(coachrl("audit", run.folder, "--probe", "1", cwd=run.folder.parent))
+    assert f"in use by process {os.getpid()}" in line and "asking a coach for an audit since" in line
+    done = coachrl("audit", run.folder, "--probe", "1", cwd=run.folder.parent)
+    assert done.returncode == 0 and not list(run.folder.glob("*.lock")), done.stderr
+
+
 def owner_file(path, **changes):
     own = {"pid": os.getpid(), "user": "ann", "host": socket.gethostname(), "since": "2026-01-01", "doing": "training"}
     path.write_text(json.dumps(own | changes))

@@ -234,6 +234,27 @@ def test_a_discarded_run_leaves_its_name_to_others(tmp_path):
     assert other.folder == run.folder and (other.folder / "config.yaml").is_file()
 
 
+@pytest.mark.parametrize("moved", [Path.rename, lambda folder, away: shutil.rmtree(folder)])
+def test_what_has_the_name_of_a_run_that_was_moved_away_is_not_discarded_for_it(tmp_path, moved):
+    run = make_run(tmp_path)
+    with run.locked("training"):
+        moved(run.folder, tmp_path / "away")
+        other = make_run(tmp_path)
+        run.discard_if_empty()
+    run.discard_if_empty()
+    assert other.folder == run.folder and (other.folder / "config.yaml").is_file()
+    assert (tmp_path / "runs" / "latest").resolve() == other.folder
+    with other.locked("training"):
+        other.discard_if_empty()
+    assert not other.folder.exists()
+
+
+def test_episodes_have_their_folder_made_again_where_it_was_removed(tmp_path):
+    run = make_run(tmp_path)
+    (run.folder / "episodes").rmdir()
+    assert run.write_episodes("step-000001", [], {}).is_file()
+
+
 def test_another_run_of_the_name_can_begin_while_one_is_being_removed(tmp_path, monkeypatch):
     begun, remove = [], shutil.rmtree
 

@@ -153,6 +153,8 @@ def test_the_answer_is_found_in_a_solution(tmp_path, answer, reference):
         ("a.csv", b"", "it holds no problems"),
         ("a.csv", b"question,answer\n", "it holds no problems"),
         ("a.csv", b"question,answer,answer\n1,2,3\n", "the column 'answer' stands twice"),
+        ("a.json", b'[{"question": "1", "answer": 2, "answer": 3}]', "the key 'answer' stands twice in the object {"),
+        ("a.jsonl", b'{"question": "1", "answer": {"a": 2, "a": 3}}', "line 1: .*the key 'a' stands twice in the obj"),
         ("a.csv", b"question,answer\n1,2\nwhat, now,3\n", "line 3: 3 fields; the header has 2"),
         ("a.csv", b'question,answer\n"open,2\n', "not CSV"),
         ("a.csv", b"question,answer\n1+1?,\n", "line 2: 'answer' must be a number or text, not ''"),

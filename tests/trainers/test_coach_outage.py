@@ -1,4 +1,5 @@
-"""A coach that is down while a run trains: what it would have scored is left out, counted, and made good later."""
+"""A coach that is down while a run trains: what it would have scored is left out, counted, and made good later. And one
+that has cost what it may."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from test_kills import SETTINGS
 from tiny_models import write_tiny_model
 
+from coachrl.coach.clients.budget import spent_in
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded
@@ -21,6 +23,8 @@ if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "
 from scripted_server import CUT, ScriptedServer, say, status
 
 ACTIONS = 6  # of a step: two episodes of three agents
+TOKENS = 16
+SIX = "word " * (TOKENS - 2) + "\nPROCESS_SCORE: 6"
 
 
 class Outage:
@@ -31,7 +35,7 @@ class Outage:
 
     def __call__(self, request):
         if self.over or self.run is None or [record["step"] for record in self.run.metrics()] != [0, 1]:
-            return say("PROCESS_SCORE: 6")
+            return say(SIX)
         self.refused += 1
         return CUT if self.refused % 2 else status(503)
 
@@ -92,3 +96,21 @@ async def test_beyond_the_stated_share_the_run_stops_and_goes_on_when_the_coach_
     await train(config, script.run, resume=True)
     assert [record["step"] for record in script.run.metrics()] == [0, 1, 2, 3]
     assert script.run.metrics()[-1]["coach/failed_fraction"] == 0.0
+
+
+@pytest.mark.parametrize(("calls", "ended_in"), [(22, "step 3"), (16, "audit after step 2")])
+async def test_what_the_audit_of_a_run_asks_counts_in_its_budget_and_no_step_is_lost(outage, calls, ended_in):
+    """Every call costs $16: one before the run, six in a step, and six in the audit of every step but the first."""
+    script, begun = outage
+    script.over = True
+    prices = ["coach.usd_per_million_tokens=[0,1000000]", f"coach.max_tokens={TOKENS}"]
+    audited = ["audit.every=1", f"audit.reference_set={ACTIONS}"]
+    config = begun(*prices, *audited, f"coach.budget_usd={calls * TOKENS}")
+    with pytest.raises(BudgetExceeded, match=rf"^{ended_in}: coach\.budget_usd .* is reached.*; go on with: coachrl"):
+        await train(config, script.run)
+    assert spent_in(script.run.ledger) == calls * TOKENS
+    assert [record["step"] for record in script.run.metrics()] == [0, 1, 2]
+    assert script.run.checkpoints()[-1].name == "step-000002"
+    more = script.run.reconfigure(["coach.budget_usd=10000"])
+    await train(more, script.run, resume=True)
+    assert [record["step"] for record in script.run.metrics()] == [0, 1, 2, 3]

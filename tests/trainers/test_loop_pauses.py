@@ -267,6 +267,23 @@ async def test_a_run_that_is_asked_to_end_while_it_trains_gives_up_the_step_that
     assert [record["step"] for record in trainer.run.metrics()] == [0, 1]
 
 
+async def test_a_run_that_is_asked_to_end_waits_for_no_audit(tmp_path):
+    class Endless:
+        def is_due(self, step):
+            return True
+
+        async def metrics(self, step):
+            trainer.end_soon()
+            await asyncio.Event().wait()
+
+    trainer, _ = make_trainer(tmp_path)
+    trainer.audit = Endless()
+    with pytest.raises(Preempted, match="step 2: the process was asked to end"):
+        await asyncio.wait_for(trainer.train(), 60)
+    assert [path.name for path in trainer.run.checkpoints()] == ["step-000001"]
+    assert [record["step"] for record in trainer.run.metrics()] == [0, 1]
+
+
 def test_one_step_off_needs_gpus_of_its_own_for_engines():
     with pytest.raises(ConfigError, match=r"set openrlhf.colocate=false"):
         load_config(None, ["openrlhf.one_step_off=true"])

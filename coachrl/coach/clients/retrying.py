@@ -72,6 +72,12 @@ class ChatClientFactory:
         first = self._retrying(model, api_base)
         return FallbackClient([first, *(self._retrying(name, None) for name in fallbacks)]) if fallbacks else first
 
+    def past_the_cache(self) -> ChatClientFactory:
+        """One whose clients ask anew, within the same budget and the same limits."""
+        factory = ChatClientFactory(self.settings, budget=self.budget, first_wait_s=self._first_wait_s)
+        factory._shared = self._shared
+        return factory
+
     def close(self) -> None:
         if self._cache is not None:
             self._cache.close()

@@ -86,7 +86,7 @@ class OwnCoach:
                 log.info("coach %s: %s", self.name, reason, exc_info=error)
             raise CoachError(f"coach {self.name}: {reason}") from error
         if isinstance(given, Real) and not isinstance(given, bool):  # NumPy's numbers too
-            given = CoachScore(request.action.id, "scored", float(given))
+            given = CoachScore(request.action.id, "scored", _float(given))
         return self._checked(given, request.action.id)
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class OwnCoach:
         if score.action_id != action_id:
             raise CoachError(f"coach {self.name} scored action '{score.action_id}', and was asked about '{action_id}'")
         if isinstance(value := score.process_0_10, Real) and not 0 <= value <= 10:  # NaN fails this too
-            raise CoachError(f"coach {self.name} gave {float(value):g}, which is outside 0 to 10")
+            raise CoachError(f"coach {self.name} gave {_float(value):g}, which is outside 0 to 10")
         if score.usage is ONE_ATTEMPT:  # it gives none, and whom it asks nobody sees
             score = replace(score, usage=Usage(attempts=1, cost_usd=None))
         try:  # as it is written down and read again: what cannot be would end the run, or be missing in its files
@@ -168,3 +168,11 @@ def code_of(path: str) -> str:
     except (OSError, TypeError):
         return ""
     return hashlib.blake2b(source, digest_size=6).hexdigest()
+
+
+def _float(value: Real) -> float:
+    """A whole number that no float holds is one all the same, and no score."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

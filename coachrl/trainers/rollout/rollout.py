@@ -19,22 +19,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Protocol
-
-import numpy as np
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, sees_outcome
 from coachrl.config.choices import is_own_doing, raised_in
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout
 from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.outcomes import checked_outcome
 from coachrl.pipelines.team.team import Submit, Team, Tree
 from coachrl.sandbox.base import Sandbox
-from coachrl.text import brief, said
+from coachrl.text import said
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.types import Action, Episode, Outcome, SamplingParams, Task
 
@@ -182,7 +179,7 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
         async with clock, context.pipeline.place(), context.backend.episode(context.pipeline.patience_s):
             try:
                 outcome: object = await context.pipeline.run(spec.task, team, await team.open(context.sandbox))
-                return _checked(outcome, context.pipeline.name)
+                return checked_outcome(outcome, f"pipeline {context.pipeline.name}: run()")
             finally:
                 await team.close()
     except AttributeError as error:
@@ -200,22 +197,3 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
         if isinstance(error, Exception) or not is_own_doing(error):
             raise
         raise ConfigError(f"pipeline {context.pipeline.name} failed: {raised_in(error)}") from error
-
-
-def _checked(outcome: object, pipeline: str) -> Outcome:
-    """What a pipeline of one's own gives, with NumPy's numbers as Python's. Raises ConfigError where it is none."""
-    shown = f"pipeline {pipeline}: run() gave"
-    if not isinstance(outcome, Outcome):
-        raise ConfigError(f"{shown} {type(outcome).__name__}, where it must return an Outcome")
-    if not isinstance(outcome.success, (bool, np.bool_)):
-        raise ConfigError(f"{shown} an Outcome whose success is {brief(outcome.success)}, neither True nor False")
-    if not isinstance(outcome.metrics, Mapping):
-        raise ConfigError(f"{shown} an Outcome whose metrics are {brief(outcome.metrics)}, no numbers by name")
-    for name, value in outcome.metrics.items():
-        if not isinstance(name, str) or not isinstance(value, (Real, np.bool_)) or not math.isfinite(value):
-            raise ConfigError(f"{shown} an Outcome whose metric {brief(name)} is {brief(value)}, no finite number")
-    for what in ("reason", "summary"):
-        if not isinstance(getattr(outcome, what), str):
-            raise ConfigError(f"{shown} an Outcome whose {what} is {brief(getattr(outcome, what))}, no text")
-    metrics = {name: float(value) for name, value in outcome.metrics.items()}
-    return replace(outcome, success=bool(outcome.success), metrics=metrics)

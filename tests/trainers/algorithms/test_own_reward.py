@@ -33,6 +33,10 @@ def broken(episode):
     raise ValueError("no\nluck")
 
 
+def beyond_floats(episode):
+    return 10**400
+
+
 def not_a_number(episode):
     return float("nan")
 
@@ -101,6 +105,7 @@ def test_it_is_given_the_scores_of_candidates_and_rewards_them_too():
     ("name", "words"),
     [
         ("broken", "failed on episode e: ValueError: no luck"),
+        ("beyond_floats", "for e: a reward is a finite number, or None"),
         ("not_a_number", "gave nan for e: a reward is a finite number, or None"),
         ("yes", "gave True for e: a reward is a finite number, or None"),
         ("misnamed", "episode e has no action 'e/11', did you mean 'e/1'"),

@@ -308,6 +308,7 @@ async def test_a_forgotten_await_is_told():
         (Outcome("yes"), "success is 'yes', neither True nor False"),
         (Outcome(True, ["x"]), r"metrics are \['x'\], no numbers by name"),
         (Outcome(True, {"near": float("nan")}), "metric 'near' is nan, no finite number"),
+        (Outcome(True, {"near": 10**400}), r"metric 'near' is 1000.*, no finite number"),
         (Outcome(True, {"near": "high"}), "metric 'near' is 'high', no finite number"),
         (Outcome(False, reason=5), "reason is 5, no text"),
     ],

@@ -8,13 +8,12 @@ def reward(episode: Episode, scores: dict[str, CoachScore]) -> ...:        # the
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any
 
 from coachrl.config.choices import check_plain, import_by_path, user_code
 from coachrl.errors import ConfigError
+from coachrl.parsing import is_finite
 from coachrl.text import brief, nearest, one_line
 from coachrl.types import CoachScore, Episode
 
@@ -62,7 +61,7 @@ def checked_rewards(given: Any, episode: Episode, what: str) -> dict[str, float 
 def _number(value: Any, of: str, what: str) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+    if not is_finite(value) or isinstance(value, bool):
         raise ConfigError(f"{what} gave {brief(value)} for {of}: a reward is a finite number, or None")
     return float(value)
 
