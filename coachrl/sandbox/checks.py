@@ -90,7 +90,7 @@ class Finding:
 def without_cgroups(why: str) -> Finding:
     """The sandbox holds without them, somewhat later."""
     remedy = (
-        "boot with cgroups of version 2, or let this container write to its own"
+        "start coachrl outside of containers, on a system with cgroups of version 2"
         if os.getuid() == 0
         else "where systemd runs, start coachrl with `systemd-run --user --scope coachrl …`"
     )
