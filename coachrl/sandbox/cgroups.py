@@ -8,6 +8,7 @@ import fcntl
 import itertools
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _NUMBERS = itertools.count(1)
 _PREFIX = "coachrl-"
+_PATIENCE_S = 2.0
 
 
 def workspaces_mb() -> int:
@@ -35,14 +37,9 @@ class Cgroups:
     """Makes a cgroup (v2) for each program below `folder`. The kernel then holds it to its memory, to the last page
     table; the sandbox's own looks at what a program holds go on beside that."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises OSError where another living process has made `folder`, or it is gone."""
-        self._folder, self._lock = folder, os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise
+    def __init__(self, folder: Path, lock: int) -> None:
+        """lock: the file that keeps others from taking `folder` for left."""
+        self.folder, self._lock = folder, lock
 
     @classmethod
     def make(
@@ -55,36 +52,30 @@ class Cgroups:
         """None where this user may make none with a limit on memory. concurrency: so many programs run at once, with
         `memory_mb` each. tree: where cgroups are mounted. own: tells which of them this process is in."""
         for parent in _parents(tree, own):
-            folder = parent / f"{_PREFIX}{os.getpid()}-{next(_NUMBERS)}"
             try:
                 if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
                     continue
-                cls._drop_left(parent)
-                folder.mkdir()
-                with contextlib.ExitStack() as undo:
-                    made = cls(folder)
-                    undo.callback(made.close)
-                    (folder / "cgroup.subtree_control").write_text("+memory")
-                    _bound(folder, concurrency * memory_mb + workspaces_mb())
-                    undo.pop_all()
-                    return made
+                _drop_left(parent)
+                made = cls(*_locked(parent))
             except OSError as error:
                 logger.debug("no memory cgroup below %s: %s", parent, error)
+                continue
+            try:
+                (made.folder / "cgroup.subtree_control").write_text("+memory")
+                _bound(made.folder, concurrency * memory_mb + workspaces_mb())
+            except OSError as error:
+                logger.debug("no limit on memory for cgroups below %s: %s", parent, error)
+                made.close()
+                continue
+            return made
         return None
-
-    @classmethod
-    def _drop_left(cls, parent: Path) -> None:
-        """Remove those of processes that were killed before they could."""
-        for left in parent.glob(f"{_PREFIX}*"):
-            with contextlib.suppress(OSError):  # it is in use, or has just been removed
-                cls(left).close()
 
     @contextlib.contextmanager
     def program(self, limits: Limits) -> Iterator[tuple[int, int]]:
         """A cgroup for one program, as two open files: a process that writes 0 to the first is in it, and the second
         tells of processes that the kernel has ended. What a program writes to its workspace is charged to it, too.
         Raises SandboxError where none can be made any more."""
-        folder = self._folder / f"program-{next(_NUMBERS)}"
+        folder = self.folder / f"program-{next(_NUMBERS)}"
         with contextlib.ExitStack() as stack:
             stack.callback(self._remove, folder)
             try:
@@ -98,17 +89,53 @@ class Cgroups:
             yield procs.fileno(), events.fileno()
 
     def close(self) -> None:
-        """Remove what is left."""
-        for folder in sorted(self._folder.glob("program-*")):
-            self._remove(folder)
-        self._remove(self._folder)
+        """Remove what is left, once the last programs have ended, which takes the kernel a moment."""
+        give_up = time.monotonic() + _PATIENCE_S
+        while self.folder.exists() and time.monotonic() < give_up:
+            for folder in _with_programs(self.folder):
+                self._remove(folder)
+            time.sleep(0.001)
         os.close(self._lock)
 
     def _remove(self, folder: Path) -> None:
         try:
             folder.rmdir()
-        except OSError as error:  # its last process is just ending: `close` tries again
+        except OSError as error:  # its last process is just ending: `close`, or the next start, tries again
             logger.debug("%s stays for now: %s", folder, error)
+
+
+def _locked(parent: Path) -> tuple[Path, int]:
+    """A new cgroup, and the file that keeps it locked for as long as this process lives, however that ends. Raises
+    OSError."""
+    while True:
+        folder = parent / f"{_PREFIX}{os.getpid()}-{next(_NUMBERS)}"
+        # It is there where a process of another container has this process's number; and it may be gone before it is
+        # locked, where another process took it for left.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            folder.mkdir()
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _drop_left(parent: Path) -> None:
+    """Remove the cgroups of processes that were killed before they could."""
+    for left in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # it is in use, or somebody else's
+            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for folder in _with_programs(left):
+                    folder.rmdir()
+            finally:
+                os.close(lock)
+
+
+def _with_programs(folder: Path) -> list[Path]:
+    """In the order in which they can be removed."""
+    return [*folder.glob("program-*"), folder]
 
 
 def _bound(folder: Path, size_mb: int) -> None:

@@ -67,6 +67,7 @@ print(json.dumps({
     'packages readable': ', '.join(path for path in glob.glob(PACKAGES + '/*') if not os.access(path, os.R_OK)),
 }))
 """
+CGROUPS = "memory cgroups"
 _REMEDIES = {
     "packages readable": "the code runs as user nobody when coachrl is started by root: `chmod -R o+rX` the packages",
 }
@@ -84,6 +85,16 @@ class Finding:
     remedy: str = ""
     optional: bool = False
     skipped: bool = False
+
+
+def without_cgroups(why: str) -> Finding:
+    """The sandbox holds without them, somewhat later."""
+    remedy = (
+        "start coachrl outside of containers, on a system with cgroups of version 2"
+        if os.getuid() == 0
+        else "where systemd runs, start coachrl with `systemd-run --user --scope coachrl …`"
+    )
+    return Finding(CGROUPS, False, f"{why}; programs' memory is looked at 20 times a second", remedy, optional=True)
 
 
 def _hidden_paths() -> list[str]:

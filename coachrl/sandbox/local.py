@@ -153,10 +153,10 @@ class LocalSandbox(Sandbox):
         """Try each control from inside, now. Raises SandboxUnavailable where the sandbox cannot start at all."""
         async with self._starting:
             if self._zygote is not None and self._zygote.alive:
-                return await self._check(self._zygote)
+                return [*await self._check(self._zygote), await self._find_cgroups(self._zygote)]
             zygote = await self._start()
             try:
-                return await self._check(zygote)
+                return [*await self._check(zygote), await self._find_cgroups(zygote)]
             finally:
                 zygote.end()
 
@@ -173,8 +173,24 @@ class LocalSandbox(Sandbox):
                 raise SandboxError("the sandbox is closed")
             if self._zygote is None or not self._zygote.alive:
                 self._zygote = await self._start_checked()
-                self.cgroups = self.cgroups or Cgroups.make(self.at_once, self.limits.memory_mb)
+                found = await self._find_cgroups(self._zygote)
+                logger.debug("%s: %s", found.name, found.detail)
             return self._zygote
+
+    async def _find_cgroups(self, zygote: _Zygote) -> Finding:
+        """From now on each program gets a cgroup, where one can be made and a program can enter it."""
+        if self.cgroups is None:
+            self.cgroups = Cgroups.make(self.at_once, self.limits.memory_mb)
+            if self.cgroups is None:
+                return checks.without_cgroups("none can be made")
+            workspace = await self._make_workspace(zygote, {}, limits_of(checks.SMALL))
+            tried = await workspace.run("")
+            await workspace.close()
+            if tried.state != "ok":
+                self.cgroups.close()
+                self.cgroups = None
+                return checks.without_cgroups(f"no program can enter one ({tried.stderr.strip()})")
+        return Finding(checks.CGROUPS, ok=True, detail=f"one for each program, below {self.cgroups.folder}")
 
     async def _start_checked(self) -> _Zygote:
         zygote = await self._start()

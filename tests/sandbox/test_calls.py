@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import struct
 
 import pytest
+from escapes import ATTEMPTS
 
+from coachrl.doctor.sandbox import CALLS, probes
 from coachrl.sandbox.inside.calls import filter_program
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
@@ -163,3 +166,11 @@ def test_the_second_way_to_each_call_is_closed():
 def test_an_unknown_processor_is_refused():
     with pytest.raises(OSError, match="no system-call filter for riscv64; supported: x86_64, aarch64"):
         filter_program("riscv64")
+
+
+def test_attempts_make_the_call_that_they_name_on_each_processor():
+    for name in CALLS.keys() & NUMBERS["x86_64"].keys() - {"ustat"}:  # which aarch64 lacks
+        assert CALLS[name] == (NUMBERS["x86_64"][name], NUMBERS["aarch64"][name]), name
+    codes = [*(probe.code + probe.then for probe in probes()), *(attempt.code for attempt in ATTEMPTS)]
+    numbers = [int(number) for code in codes for number in re.findall(r"syscall\((\d+)", code)]
+    assert numbers and min(numbers) >= 424, "processors share the numbers of calls from 424 on"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
-from coachrl.sandbox import cgroups, make_sandbox
+from coachrl.sandbox import cgroups, checks, make_sandbox
 from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.cgroups import Cgroups, workspaces_mb
 from coachrl.sandbox.inside import memory_in_use
@@ -83,17 +85,27 @@ def test_a_cgroup_is_made_beside_the_own_one_and_holds_all_programs_together(tre
     assert [path.name for path in (tree / "slice").iterdir() if path.is_dir()] == ["shell"]
 
 
-def test_what_a_killed_process_leaves_is_removed_by_the_next_one(tree):
-    living = made(tree)
-    [used] = (tree / "slice").glob("coachrl-*")
+def test_what_killed_processes_left_goes_and_what_others_use_stays(tree):
+    used = made(tree)
     left = tree / "slice" / "coachrl-1-1"
-    for folder in (left, left / "program-1"):
-        folder.mkdir()
+    (left / "program-7").mkdir(parents=True)
+    new = made(tree)
+    assert sorted((tree / "slice").glob("coachrl-*")) == sorted((used.folder, new.folder))
+    used.close()
+    (tree / "slice" / f"coachrl-{os.getpid()}-{next(cgroups._NUMBERS) + 1}").mkdir()  # another container's process
     other = made(tree)
-    assert used.is_dir() and not left.exists()
+    assert other.folder.exists() and other.folder != new.folder
+    new.close()
     other.close()
-    living.close()
-    assert not list((tree / "slice").glob("coachrl-*"))
+
+
+def test_programs_that_are_just_ending_are_waited_for(tree, monkeypatch):
+    held = made(tree)
+    (held.folder / "program-7").mkdir()
+    remove, busy = Cgroups._remove, [0, 0, 0]
+    monkeypatch.setattr(Cgroups, "_remove", lambda self, folder: busy.pop() if busy else remove(self, folder))
+    held.close()
+    assert not held.folder.exists()
 
 
 def test_without_a_delegated_tree_there_is_none(tree, tmp_path, monkeypatch):
@@ -137,6 +149,42 @@ async def test_programs_enter_their_cgroup_before_their_code_begins(local, tree)
     assert entered == ["0", "0", "0"]
     await sandbox.close()
     assert not list((tree / "slice").glob("coachrl-*"))
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_cgroups_that_no_program_can_enter_are_not_used(local, tree, monkeypatch):
+    @contextlib.contextmanager
+    def program(*_):
+        with Path(os.devnull).open("rb") as none:
+            yield none.fileno(), none.fileno()
+
+    make = Cgroups.make
+    monkeypatch.setattr(Cgroups, "make", lambda *sizes: make(*sizes, tree, tree.parent / "own"))
+    monkeypatch.setattr(Cgroups, "program", program)
+    sandbox = make_sandbox(SandboxConfig(memory_mb=256, concurrency=1), [])
+    assert (await (await sandbox.open({})).run("print(1)")).stdout == "1\n"
+    [finding] = [found for found in await sandbox.check() if found.name == checks.CGROUPS]
+    assert finding.optional and not finding.ok and finding.remedy and "no program can enter one" in finding.detail
+    await sandbox.close()
+    assert not list((tree / "slice").glob("coachrl-*"))
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_kernel_holds_a_program_where_cgroups_can_be_made(local):
+    sandbox = make_sandbox(SandboxConfig(memory_mb=256, disk_mb=8, concurrency=1), [])
+    cell = await sandbox.open({})
+    if sandbox.cgroups is None:
+        await sandbox.close()
+        pytest.skip("no memory cgroup can be made here, see coachrl doctor")
+    folder = sandbox.cgroups.folder
+    running = asyncio.create_task(cell.run("import time; print(open('/proc/self/cgroup').read()); time.sleep(2)"))
+    while not (held := [procs for procs in folder.glob("program-*/cgroup.procs") if procs.read_text()]):
+        await asyncio.sleep(0.01)
+    assert [int((procs.parent / "memory.max").read_text()) for procs in held] == [264 << 20]
+    assert "0::/\n" in (await running).stdout, "a program is told nothing of cgroups"
+    assert [path for path in folder.iterdir() if path.is_dir()] == []
+    await sandbox.close()
+    assert not folder.exists()
 
 
 def test_programs_at_once_fit_into_the_machine(monkeypatch):

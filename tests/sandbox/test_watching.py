@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import select
 import socket
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from coachrl.config import SandboxConfig
+from coachrl.doctor.sandbox import CALLS
 from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.inside import jail, memory_in_use
 from coachrl.sandbox.inside.supervisor import Cancelled, Report, watch
@@ -211,13 +213,13 @@ def test_files_that_calls_wait_for_count(monkeypatch):
     os.close(into)
 
 
-WITHOUT_FIRST_THREAD = """
+WITHOUT_FIRST_THREAD = f"""
 import _thread, ctypes, sys, time
 def follow():
     time.sleep(0.02 if sys.argv[1] == "many" else 600)
     _thread.start_new_thread(follow, ())
 _thread.start_new_thread(follow, ())
-ctypes.CDLL(None).syscall(60, 0)
+ctypes.CDLL(None).syscall({CALLS["exit"][platform.machine() == "aarch64"]}, 0)
 """
 
 

@@ -194,6 +194,7 @@ def become_program(code: str, limits: Limits, whole_proc: int, files: ProgramFil
         jail.stand_alone()
         if files.cgroup is not None:
             os.write(files.cgroup, b"0")
+            jail.unshare(jail.CLONE_NEWCGROUP)  # or its own name for it would tell how many programs there were
         jail.set_dumpable(True)
         jail.enter(whole_proc, limits)
         silence = os.open("/dev/null", os.O_RDONLY)

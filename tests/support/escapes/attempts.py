@@ -11,10 +11,13 @@ run them there too, so that an attempt which is refused for a reason of its own 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coachrl.doctor.sandbox import refusable
+
+_HAS_OLD_CALLS = platform.machine() == "x86_64"
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ ATTEMPTS = [
     Attempt("network", "raw packets", "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)"),
     Attempt("network", "kernel crypto", "socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)"),
     Attempt("gain rights", "user namespace", "call('unshare', 0x10000000)"),
-    Attempt("gain rights", "user namespace by clone", "pid = libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nassert pid > 0"),
+    Attempt("gain rights", "user namespace by clone", "pid = libc.syscall(NUMBERS['clone'], 0x10000000 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nassert pid > 0"),
     Attempt("gain rights", "user namespace by a tool", "subprocess.run(['unshare', '-r', 'true'], check=True, stderr=-3)"),
     Attempt("gain rights", "mount", "os.mkdir('m'); call('mount', b'none', b'm', b'tmpfs', 0, None); libc.umount2(b'm', 2)"),
     Attempt("gain rights", "uncover /proc", "libc.umount2(b'.', 2); assert ctypes.get_errno() == errno.EINVAL"),
@@ -92,10 +95,10 @@ ATTEMPTS = [
     Attempt("gain rights", "more processes", "import resource; resource.setrlimit(resource.RLIMIT_NPROC, (10**6, 10**6))"),
     Attempt("gain rights", "more memory", "import resource; resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))"),
     Attempt("gain rights", "safe from the out-of-memory killer", "os.write(os.open('/proc/self/oom_score_adj', os.O_WRONLY), b'-1000')"),
-    Attempt("gain rights", "trace pid 1", "syscall(101, 0x4206, 1, 0, 0)"),
-    Attempt("gain rights", "trace a child", "import time\npid = os.fork()\nif pid == 0: time.sleep(9)\nsyscall(101, 16, pid, 0, 0)", open_outside=True),
+    Attempt("gain rights", "trace pid 1", "syscall('ptrace', 0x4206, 1, 0, 0)"),
+    Attempt("gain rights", "trace a child", "import time\npid = os.fork()\nif pid == 0: time.sleep(9)\nsyscall('ptrace', 16, pid, 0, 0)", open_outside=True),
     Attempt("gain rights", "join pid 1's namespaces", "call('setns', os.open('/proc/1/ns/mnt', os.O_RDONLY), 0)"),
-    Attempt("other processes", "child for the parent, by clone", "pid = libc.syscall(56, 0x8000 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nassert pid > 0"),
+    Attempt("other processes", "child for the parent, by clone", "pid = libc.syscall(NUMBERS['clone'], 0x8000 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nassert pid > 0"),
     Attempt("other processes", "child for the parent, by clone3", "size = ctypes.c_uint64 * 11\npid = libc.syscall(435, ctypes.byref(size(0x8000)), ctypes.sizeof(size))\nif pid == 0: os._exit(0)\nassert pid > 0"),
     *(
         Attempt("other processes", f"{what} of pid 1", code)
@@ -105,8 +108,8 @@ ATTEMPTS = [
             "priority, with all of its user's": "os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_USER, 0))",
             "processors": "os.sched_setaffinity(1, os.sched_getaffinity(1))",
             "scheduling": "os.sched_setscheduler(1, os.sched_getscheduler(1), os.sched_getparam(1))",
-            "disk priority": "libc.syscall.restype = ctypes.c_long; syscall(251, 1, 1, libc.syscall(252, 1, 1))",
-            "list of signals, to fill it": "import struct; info = struct.pack('iii', 40, 0, -1) + bytes(116); held = sum(libc.syscall(129, 1, 40, info) == 0 for _ in range(2000)); assert held > 256",
+            "disk priority": "libc.syscall.restype = ctypes.c_long; syscall('ioprio_set', 1, 1, libc.syscall(NUMBERS['ioprio_get'], 1, 1))",
+            "list of signals, to fill it": "import struct; info = struct.pack('iii', 40, 0, -1) + bytes(116); held = sum(libc.syscall(NUMBERS['rt_sigqueueinfo'], 1, 40, info) == 0 for _ in range(2000)); assert held > 256",
             "memory, to write": "libc.process_vm_writev(1, (ctypes.c_size_t * 2)(id(0), 1), 1, (ctypes.c_size_t * 2)(8, 1), 1, 0); assert ctypes.get_errno() == errno.EFAULT",
             "memory, to read": "libc.process_vm_readv(1, (ctypes.c_size_t * 2)(id(0), 1), 1, (ctypes.c_size_t * 2)(8, 1), 1, 0); assert ctypes.get_errno() == errno.EFAULT",
             "files, by descriptor": "syscall(438, os.pidfd_open(1), 0, 0)",
@@ -132,14 +135,14 @@ ATTEMPTS = [
     Attempt("kernel", "locks that name no process", "import fcntl, struct; fcntl.fcntl(open('f', 'w'), 37, struct.pack('hhqqi', fcntl.F_WRLCK, 0, 0, 1, 0))", open_outside=True),
     Attempt("kernel", "addresses for page tables", "import mmap; mmap.mmap(-1, 1 << 40, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, prot=mmap.PROT_READ)", open_outside=True),
     Attempt("kernel", "more addresses", "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))"),
-    Attempt("kernel", "the machine's asynchronous requests", "syscall(206, 1, ctypes.byref(ctypes.c_ulong()))", open_outside=True),
-    Attempt("kernel", "watches of the file system", "syscall(300, 0x200, 0)", open_outside=True),
+    Attempt("kernel", "the machine's asynchronous requests", "syscall('io_setup', 1, ctypes.byref(ctypes.c_ulong()))", open_outside=True),
+    Attempt("kernel", "watches of the file system", "syscall('fanotify_init', 0x200, 0)", open_outside=True),
     *(
         Attempt("kernel", f"the host's handler of crashes, by {how}", f"import resource\n{set_it}\nassert resource.getrlimit(resource.RLIMIT_CORE)[0] != 1", open_outside=True)
         for how, set_it in {
             "a limit of 0": "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
             "a limit of 0 for this process": "resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))",
-            "the older call": "syscall(160, 4, (ctypes.c_ulong * 2)(0, 0))",
+            "the older call": "syscall('setrlimit', 4, (ctypes.c_ulong * 2)(0, 0))",
         }.items()
     ),
     *(
@@ -149,13 +152,13 @@ ATTEMPTS = [
     *(
         Attempt("kernel", f"filters of system calls, by {how}", f"import struct\ncall('prctl', 38, 1, 0, 0, 0)\nstep = struct.pack('HBBI', 6, 0, 0, 0x7fff0000)\nkept = ctypes.create_string_buffer(step)\nprogram = struct.pack('Hxxxxxxq', 1, ctypes.addressof(kept))\n{call}", open_outside=True)
         for how, call in {
-            "its own call": "syscall(317, 1, 0, program)",
+            "its own call": "syscall('seccomp', 1, 0, program)",
             "prctl": "call('prctl', 22, 2, program, 0, 0)",
         }.items()
     ),
-    Attempt("read the host", "kernel log, by a call", "held = ctypes.create_string_buffer(4096); assert syscall(103, 3, held, 4096) > 0"),
+    Attempt("read the host", "kernel log, by a call", "held = ctypes.create_string_buffer(4096); assert syscall('syslog', 3, held, 4096) > 0"),
     Attempt("kernel", "a table of futexes", "call('prctl', 78, 1, 1 << 16, 0, 0)"),
-    Attempt("kernel", "a place in memory for each page of a file", "syscall(239, None, None, 0, None, 0)"),
+    Attempt("kernel", "a place in memory for each page of a file", "syscall('get_mempolicy', None, None, 0, None, 0)"),
     Attempt("kernel", "pages that are shared with programs that hold the same", "import mmap; mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).madvise(12)"),
     Attempt("kernel", "all pages shared with programs that hold the same", "call('prctl', 67, 1, 0, 0, 0)"),
     Attempt("network", "flow labels, of which the host has few", "import struct; socket.socket(socket.AF_INET6).setsockopt(41, 32, struct.pack('16sIBBHHHI', b'\\x20\\x01' + bytes(14), socket.htonl(1), 0, 1, 3, 10, 10, 0))"),
@@ -165,16 +168,16 @@ ATTEMPTS = [
     Attempt("kernel", "word of changes in a folder of the host", "import fcntl, signal; signal.signal(signal.SIGIO, signal.SIG_IGN); fcntl.fcntl(os.open(os.path.dirname(os.__file__), os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_ACCESS)", open_outside=True),
     Attempt("kernel", "lease that keeps others from opening a file", "import fcntl; fcntl.fcntl(os.open('f', os.O_CREAT), fcntl.F_SETLEASE, fcntl.F_WRLCK)", open_outside=True),
     Attempt("kernel", "large pages of the host", "libc.mmap.restype = ctypes.c_long\nassert libc.mmap(None, ctypes.c_size_t(2 << 20), 3, 0x40022, -1, ctypes.c_long(0)) != -1 or ctypes.get_errno() != errno.EPERM", open_outside=True),
-    Attempt("kernel", "segments of 16 bits", "syscall(154, 0, ctypes.create_string_buffer(16), 16)", open_outside=True),
-    Attempt("kernel", "open files of two processes", "pid = libc.syscall(56, 0x400 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nassert pid > 0", open_outside=True),
+    Attempt("kernel", "segments of 16 bits", "syscall('modify_ldt', 0, ctypes.create_string_buffer(16), 16)", open_outside=_HAS_OLD_CALLS),
+    Attempt("kernel", "open files of two processes", "pid = libc.syscall(NUMBERS['clone'], 0x400 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nassert pid > 0", open_outside=True),
     Attempt("kernel", "one memory of two processes", "stack = ctypes.create_string_buffer(1 << 16)\npid = libc.clone(ctypes.cast(libc.abs, ctypes.c_void_p), ctypes.c_void_p((ctypes.addressof(stack) + (1 << 15)) & -16), 0x100 | 17, None)\nassert pid > 0; os.waitpid(pid, 0)", open_outside=True),
     Attempt("kernel", "open files that only one thread has", "syscall(436, 1000, 1000, 2)", open_outside=True),
     Attempt("network", "other protocols of the internet", "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)"),
     Attempt("kernel", "io_uring", "syscall(425, 1, ctypes.create_string_buffer(120))"),
-    Attempt("kernel", "bpf", "syscall(321, 0, ctypes.create_string_buffer(72), 72)"),
-    Attempt("kernel", "performance counters", "syscall(298, ctypes.create_string_buffer(128), 0, -1, -1, 0)"),
-    Attempt("kernel", "keyring", "syscall(250, 0, -3, 1)"),
-    Attempt("kernel", "fault handler", "syscall(323, 1)"),
+    Attempt("kernel", "bpf", "syscall('bpf', 0, ctypes.create_string_buffer(72), 72)"),
+    Attempt("kernel", "performance counters", "syscall('perf_event_open', ctypes.create_string_buffer(128), 0, -1, -1, 0)"),
+    Attempt("kernel", "keyring", "syscall('keyctl', 0, -3, 1)"),
+    Attempt("kernel", "fault handler", "syscall('userfaultfd', 1)"),
     Attempt("kernel", "locked memory", "call('mlockall', 1)"),
     Attempt("kernel", "file larger than the workspace", "open('f', 'wb').truncate(1 << 40)"),
     *(
@@ -200,7 +203,7 @@ ATTEMPTS = [
         for how, code in {
             "its priority": "os.setpriority(os.PRIO_PROCESS, 0, 19)",
             "its kind of turns": "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))",
-            "the later call": "import struct; syscall(314, 0, struct.pack('IIQiIQQQ', 48, 5, 0, 0, 0, 0, 0, 0), 0)",
+            "the later call": "import struct; syscall('sched_setattr', 0, struct.pack('IIQiIQQQ', 48, 5, 0, 0, 0, 0, 0, 0), 0)",
         }.items()
     ),
     Attempt("gain rights", "real-time scheduling", "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))"),
@@ -214,13 +217,13 @@ ATTEMPTS = [
             "a processor's other half to itself": "call('prctl', 62, 1, 0, 0, 0)",
             "memory that sockets keep for later": "assert libc.setsockopt(socket.socket(socket.AF_UNIX).fileno(), 1, 73, ctypes.byref(ctypes.c_int(4096)), 4) == 0 or ctypes.get_errno() != errno.EPERM",
             "memory that no other process can map": "syscall(447, 0)",
-            "a file by its handle": "syscall(303, -100, b'/usr', (ctypes.c_uint * 40)(128), ctypes.byref(ctypes.c_int()), 0)",
+            "a file by its handle": "syscall('name_to_handle_at', -100, b'/usr', (ctypes.c_uint * 40)(128), ctypes.byref(ctypes.c_int()), 0)",
             "a copy of the tree of mounts": "syscall(428, -100, b'/', 1)",
             "other flags of a mount": "syscall(442, -100, b'.', 0, (ctypes.c_uint64 * 4)(), 32); assert ctypes.get_errno() != errno.EPERM",
-            "what two processes share": "syscall(312, os.getpid(), os.getpid(), 2, 0, 0)",
+            "what two processes share": "syscall('kcmp', os.getpid(), os.getpid(), 2, 0, 0)",
             "a process's files, by descriptor": "syscall(438, os.pidfd_open(os.getpid()), 0, 0)",
-            "quotas of disks": "assert libc.syscall(179, 0x80000100, None, 0, None) == 0 or ctypes.get_errno() != errno.EPERM",
-            "watches of file systems for programs without rights": "syscall(300, 0x200, 0)",
+            "quotas of disks": "assert libc.syscall(NUMBERS['quotactl'], 0x80000100, None, 0, None) == 0 or ctypes.get_errno() != errno.EPERM",
+            "watches of file systems for programs without rights": "syscall('fanotify_init', 0x200, 0)",
             "any call from Linux 6.8 on": "assert [number for number in range(457, 512) if libc.syscall(number, -1, -1, -1, -1, -1, -1) != -1 or ctypes.get_errno() not in (errno.ENOSYS, errno.ENOTSUP)]",
             "namespaces, by a request to a process": "import fcntl; fcntl.ioctl(os.pidfd_open(os.getpid()), 0xFF04)",
             "namespaces of pid 1, by a request to it": "import fcntl; fcntl.ioctl(os.pidfd_open(1), 0xFF04)",
@@ -238,7 +241,7 @@ ATTEMPTS = [
         }.items()
     ),
     Attempt("kernel", "a file out of the memory that others read it from", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); call('madvise', ctypes.c_void_p(area), ctypes.c_size_t(4096), 21)", open_outside=True),
-    Attempt("kernel", "which pages of a file are in memory", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); syscall(27, ctypes.c_void_p(area), ctypes.c_size_t(4096), ctypes.create_string_buffer(1))", open_outside=True),
+    Attempt("kernel", "which pages of a file are in memory", "libc.mmap.restype = ctypes.c_void_p; area = libc.mmap(None, ctypes.c_size_t(4096), 1, 2, os.open(os.__file__, os.O_RDONLY), ctypes.c_long(0)); syscall('mincore', ctypes.c_void_p(area), ctypes.c_size_t(4096), ctypes.create_string_buffer(1))", open_outside=True),
     Attempt("kernel", "message queue of POSIX", "call('mq_open', b'/coachrl-bait', os.O_CREAT | os.O_RDWR, 0o600, None); libc.mq_unlink(b'/coachrl-bait')"),
     *(
         Attempt("network", f"drivers of the kernel, by a request ({name})", f"assert libc.ioctl(socket.socket(socket.AF_UNIX).fileno(), {request}, ctypes.create_string_buffer(256)) == 0 or ctypes.get_errno() != errno.ENOTTY")
@@ -248,7 +251,7 @@ ATTEMPTS = [
         Attempt("network", f"a protocol by type {kind} of its socket, family {family}", f"assert libc.socket({family}, {kind}, 0) >= 0 or ctypes.get_errno() not in (errno.ESOCKTNOSUPPORT, errno.EAFNOSUPPORT)")
         for family, kind in ((2, 10), (2, 3), (1, 3), (10, 5))
     ),
-    Attempt("read the host", "room on a disk by its number", "syscall(136, os.stat('/usr').st_dev, ctypes.create_string_buffer(64))", open_outside=True),
+    Attempt("read the host", "room on a disk by its number", "syscall('ustat', os.stat('/usr').st_dev, ctypes.create_string_buffer(64))", open_outside=_HAS_OLD_CALLS),
     *(
         Attempt("network", f"a socket of the internet, {name}", f"socket.socket({family}, socket.SOCK_DGRAM)", open_outside=family == 2)
         for name, family in (("version 4", 2), ("version 6", 10))

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import platform
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from coachrl.doctor.sandbox import CALLS
 from coachrl.errors import SandboxError
 from coachrl.sandbox.base import Sandbox
 from coachrl.tasks.tabular.grading import TabularTruth, grade_submission
@@ -22,6 +24,7 @@ from coachrl.types import Execution
 
 Bomb = Callable[[Sandbox], Awaitable[str]]
 _SHORT_S = 5.0
+_NUMBERS = {name: numbers[platform.machine() == "aarch64"] for name, numbers in CALLS.items()}
 
 
 async def _run(sandbox: Sandbox, code: str, timeout_s: float = 20.0) -> tuple[Execution, str]:
@@ -221,7 +224,7 @@ async def _pickles_stay_bytes(sandbox: Sandbox) -> str:
 _BYSTANDER = "import numpy, time\nopen('started', 'w').close()\ntime.sleep(1.5)\nprint('unharmed')"
 _CATCHABLE = "import os, signal, time\nfor s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:\n    try: "
 _CLONE_PARENT = (
-    "import ctypes, os, time\npid = ctypes.CDLL(None).syscall(56, 0x8000 | 17, 0, 0, 0, 0)\n"
+    f"import ctypes, os, time\npid = ctypes.CDLL(None).syscall({_NUMBERS['clone']}, 0x8000 | 17, 0, 0, 0, 0)\n"
     "if pid == 0: os._exit(0)\ntime.sleep(0.2)"
 )
 _SOCKET_FLOOD = """
@@ -274,7 +277,7 @@ for _ in range(40):
         os.close(into)
 time.sleep(60)
 """
-_WITHOUT_FIRST_THREAD = """
+_WITHOUT_FIRST_THREAD = f"""
 import ctypes, os, threading, time
 def hold():
     while open('/proc/self/stat').read().rpartition(')')[2].split()[0] != 'Z': time.sleep(0.01)
@@ -283,7 +286,7 @@ def hold():
 for _ in range(4):
     if os.fork() == 0:
         threading.Thread(target=hold).start()
-        ctypes.CDLL(None).syscall(60, 0)
+        ctypes.CDLL(None).syscall({_NUMBERS["exit"]}, 0)
 time.sleep(60)
 """
 _CALL_OF_32_BITS = """
@@ -389,13 +392,13 @@ for number in (9, 19, 2, 34):
     os.write(into, b'x')
 time.sleep(0.2)
 """
-_TIMERS = """
+_TIMERS = f"""
 import ctypes, errno, os
 libc = ctypes.CDLL(None, use_errno=True)
 made, number = 0, ctypes.c_int()
 for _ in range(8):
     if os.fork() == 0: break
-while libc.syscall(222, 1, None, ctypes.byref(number)) == 0: made += 1
+while libc.syscall({_NUMBERS["timer_create"]}, 1, None, ctypes.byref(number)) == 0: made += 1
 assert made < 512, made
 """
 _DIRTY = "import builtins, json, os, sys\nbuiltins.leak = sys.leak = json.leak = 1\nos.environ['LEAK'] = '1'"
@@ -524,7 +527,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ),
     ("signals", "every signal to pid 1"): _alone(_CATCHABLE + "os.kill(1, s)\n    except OSError: pass\ntime.sleep(0.2)"),
     ("signals", "every signal to pid 1's thread"): _alone(
-        "import ctypes\ntgkill = lambda s: ctypes.CDLL(None).syscall(234, 1, 1, s)\n"
+        f"import ctypes\ntgkill = lambda s: ctypes.CDLL(None).syscall({_NUMBERS['tgkill']}, 1, 1, s)\n"
         + _CATCHABLE + "tgkill(s)\n    except OSError: pass\ntime.sleep(0.2)"
     ),
     ("signals", "every signal by descriptor"): _alone(
