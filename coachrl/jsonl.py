@@ -18,7 +18,8 @@ import numpy as np
 from pydantic_core import from_json
 
 from coachrl.errors import ConfigError
-from coachrl.parsing import most_bytes, parse_json, regular_file, too_large
+from coachrl.files import most_bytes, regular_file, too_large
+from coachrl.parsing import parse_json
 from coachrl.resources import process_runs
 from coachrl.text import one_line
 

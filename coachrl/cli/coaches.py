@@ -65,7 +65,7 @@ def show(name: Name) -> None:
         out.print(inspect.getdoc(rules))
         return
     from coachrl.coach.prompt_rendering import find_prompt_file
-    from coachrl.parsing import read_text
+    from coachrl.files import read_text
 
     file = find_prompt_file(Path(name))
     print_text(printable(read_text(file, f"prompt file {file}")))

@@ -20,7 +20,8 @@ from coachrl.config.explain import explain, place_of
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, flat_settings, is_resumable, sections_in
 from coachrl.errors import ConfigError
-from coachrl.parsing import named_path, parse_yaml, read_text
+from coachrl.files import named_path, read_text
+from coachrl.parsing import parse_yaml
 from coachrl.resources import resource
 from coachrl.text import brief, holds_password, nearest, one_line
 

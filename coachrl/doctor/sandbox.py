@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
-from coachrl.parsing import parse_yaml, read_text
+from coachrl.files import read_text
+from coachrl.parsing import parse_yaml
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.text import one_line
 from coachrl.types import Execution

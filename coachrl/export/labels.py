@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import ConfigError
+from coachrl.files import read_text
 from coachrl.jsonl import json_line, write_aside
-from coachrl.parsing import csv_rows, parse_json, read_text
+from coachrl.parsing import csv_rows, parse_json
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import Label, adding_labels, label_from_record, read_labels
 from coachrl.runs.reading import training_episodes

@@ -18,8 +18,8 @@ from typing import Any
 
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError
+from coachrl.files import regular_file, whole_text
 from coachrl.jsonl import fsync
-from coachrl.parsing import regular_file, whole_text
 from coachrl.resources import process_runs
 from coachrl.text import brief, one_line
 from coachrl.types import Role, policy_names

@@ -26,8 +26,9 @@ from typing import Any, Literal
 
 from coachrl.config import RunConfig, dump_config, load_config, resumable_settings, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
+from coachrl.files import named_path
 from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, fsync, json_line, read_jsonl, write_aside
-from coachrl.parsing import named_path, read_json
+from coachrl.parsing import read_json
 from coachrl.runs import checkpoints, leftovers, log_file
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked

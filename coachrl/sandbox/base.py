@@ -9,7 +9,7 @@ from typing import Protocol
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
-from coachrl.parsing import regular_file
+from coachrl.files import regular_file
 from coachrl.sandbox.inside.files import parts_of
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.types import Execution

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from coachrl.errors import TaskError
-from coachrl.parsing import csv_rows, json_lines, named_path, parquet_rows, parse_json, read_text, regular_file
+from coachrl.files import named_path, parquet_rows, read_text, regular_file
+from coachrl.parsing import csv_rows, json_lines, parse_json
 from coachrl.resources import quiet_hub
 from coachrl.text import brief, nearest, one_line
 

@@ -13,7 +13,7 @@ from fuzzing import JSON_VALUES, VALUES, damaged_override, damaged_text, pick, s
 from math_files import load_math
 from yaml.scanner import Scanner
 
-from coachrl import parsing
+from coachrl import files
 from coachrl.coach.prompt_rendering import load_coach_prompt
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import dump_config, load_config, with_absolute_paths
@@ -96,9 +96,9 @@ def test_damaged_prompts_are_refused_in_a_line(tmp_path):
     rng, path = generator(0, "prompts"), tmp_path / "damaged.md"
     coach, agents = (sorted(resource("prompts", part).rglob("*.md")) for part in ("coach", "agents"))
     refused = 0
-    for files, load in ((coach, lambda file: load_coach_prompt(file, None)), (agents, load_prompt)):
+    for prompts, load in ((coach, lambda file: load_coach_prompt(file, None)), (agents, load_prompt)):
         for _ in range(200):
-            header, _, body = pick(rng, files).read_text().partition("\n---\n")
+            header, _, body = pick(rng, prompts).read_text().partition("\n---\n")
             path.write_bytes(damaged_text(rng, header, VALUES) + b"\n---\n" + body.encode())
             refused += refusal(load, path) is not None
     assert 100 < refused < 400
@@ -249,7 +249,7 @@ def test_a_file_of_a_terabyte_is_not_read(tmp_path, ending):
 
 @pytest.mark.parametrize("piece", [b"[],", b"{},", b"1\n", b",,,,,,,,,,,\n", b";\n", b"{}\n"])
 def test_a_file_whose_values_take_more_than_memory_is_refused_before_they_are_made(tmp_path, monkeypatch, piece):
-    monkeypatch.setattr(parsing, "_MOST_VALUES", 1 << 16)
+    monkeypatch.setattr(files, "_MOST_VALUES", 1 << 16)
     monkeypatch.setenv("COACHRL_MAX_FILE_MB", "1")
     path = tmp_path / "small.json"
     path.write_bytes(piece * ((1 << 19) // len(piece)))
@@ -278,7 +278,7 @@ def test_a_large_file_that_is_packed_as_files_are_is_read(tmp_path):
     path = tmp_path / "problems.jsonl.gz"
     lines = (f'{{"problem": "What is {n} + {n % 7}?", "answer": "{n + n % 7}"}}\n' for n in range(1_300_000))
     path.write_bytes(gzip.compress("".join(lines).encode(), 1))
-    assert len(parsing.read_text(path, "problems")) > 1 << 26
+    assert len(files.read_text(path, "problems")) > 1 << 26
     assert path.stat().st_size > 1 << 20
 
 

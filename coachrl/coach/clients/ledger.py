@@ -25,8 +25,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from coachrl.errors import ConfigError
+from coachrl.files import regular_file
 from coachrl.jsonl import bounded_lines, writable_file
-from coachrl.parsing import regular_file
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import TaskError
-from coachrl.parsing import json_lines, read_text
+from coachrl.files import read_text
+from coachrl.parsing import json_lines
 from coachrl.sandbox.base import Sandbox
 from coachrl.tasks.code.suite import Suite, SuiteError, parse_suite, run_suite
 from coachrl.tasks.split import Split, of_own_id

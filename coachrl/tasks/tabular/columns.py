@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from coachrl.errors import TaskError
-from coachrl.parsing import bounded_file
+from coachrl.files import bounded_file
 from coachrl.tasks.tabular.grading import LARGER, TabularTruth
 
 _ROWS_READ = 5000  # enough to tell types and gaps; official tables have hundreds of thousands of rows

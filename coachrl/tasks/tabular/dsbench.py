@@ -20,7 +20,8 @@ from typing import Any, Literal, cast
 import pandas as pd
 
 from coachrl.errors import TaskError
-from coachrl.parsing import json_lines, read_json, read_text, usable_path
+from coachrl.files import read_text, usable_path
+from coachrl.parsing import json_lines, read_json
 from coachrl.tasks.tabular.grading import (
     SUBMISSION,
     TabularTruth,

@@ -16,8 +16,9 @@ from pathlib import Path
 import pandas as pd
 
 from coachrl.errors import ConfigError, TaskError
+from coachrl.files import read_text
 from coachrl.jsonl import write_aside
-from coachrl.parsing import read_json, read_text
+from coachrl.parsing import read_json
 from coachrl.seeding import generator
 from coachrl.tasks.records import read_file
 from coachrl.tasks.tabular.dsbench import load_dsbench

@@ -19,8 +19,9 @@ import torch
 
 from coachrl.config import RunConfig, SftConfig, TrainConfig
 from coachrl.errors import ConfigError, PolicyError, TaskError
+from coachrl.files import read_text
 from coachrl.jsonl import folder_aside
-from coachrl.parsing import json_lines, read_text
+from coachrl.parsing import json_lines
 from coachrl.pipelines.generation import Message
 from coachrl.text import brief, counted
 from coachrl.trainers.backends.torch.backend import pick_device
