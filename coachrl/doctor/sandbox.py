@@ -25,6 +25,7 @@ PROBE_LIMITS = SandboxConfig(timeout_s=20.0, memory_mb=512, disk_mb=8, max_files
 _OWN_PROCESSES = 8  # of a room: its first process, the program, a shell or two of a server
 _COUNT_PROCESSES = "import os; print(len([p for p in os.listdir('/proc') if p.isdigit()]))"
 # Calls whose numbers processors do not share, as attempts name them: that of x86_64 and that of aarch64. -1: none.
+# Not those of the filter: a wrong number there would be refused, and the call that is meant would not be tried.
 CALLS: dict[str, tuple[int, int]] = {
     "bpf": (321, 280), "clone": (56, 220), "exit": (60, 93), "fanotify_init": (300, 262), "get_mempolicy": (239, 236),
     "io_setup": (206, 0), "ioprio_get": (252, 31), "ioprio_set": (251, 30), "kcmp": (312, 272), "keyctl": (250, 219),

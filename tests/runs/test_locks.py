@@ -110,20 +110,20 @@ def test_a_training_that_is_killed_can_be_resumed_and_one_that_goes_on_cannot(tm
     second.finish()
 
 
-async def test_the_same_coach_rescores_a_run_once_at_a_time(run):
-    with locked(run.folder / "rescore-rules.lock", "rescoring with rules"):
-        line = one_line_of(coachrl("rescore", run.folder, "--coach", "rules", cwd=run.folder.parent))
-    assert f"in use by process {os.getpid()}" in line and "rescoring with rules since" in line
-    done = coachrl("rescore", run.folder, "--coach", "rules", cwd=run.folder.parent)
-    assert done.returncode == 0 and not list(run.folder.glob("*.lock")), done.stderr
-
-
-async def test_one_audit_of_a_run_asks_at_a_time(run):
-    """Two at once would each spend what both may."""
-    with locked(run.folder / "audit.lock", "asking a coach for an audit"):
-        line = one_line_of(coachrl("audit", run.folder, "--probe", "1", cwd=run.folder.parent))
-    assert f"in use by process {os.getpid()}" in line and "asking a coach for an audit since" in line
-    done = coachrl("audit", run.folder, "--probe", "1", cwd=run.folder.parent)
+@pytest.mark.parametrize(
+    ("command", "lock", "doing"),
+    [
+        (("rescore", "--coach", "rules"), "rescore-rules.lock", "rescoring with rules"),
+        (("audit", "--probe", "1"), "audit.lock", "asking a coach for an audit"),
+    ],
+    ids=["the same rescore", "an audit that asks"],
+)
+async def test_what_would_ask_twice_for_one_budget_runs_once_at_a_time(run, command, lock, doing):
+    command, elsewhere = (*command, run.folder), run.folder.parent
+    with locked(run.folder / lock, doing):
+        line = one_line_of(coachrl(*command, cwd=elsewhere))
+    assert f"in use by process {os.getpid()}" in line and f"{doing} since" in line
+    done = coachrl(*command, cwd=elsewhere)
     assert done.returncode == 0 and not list(run.folder.glob("*.lock")), done.stderr
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -38,19 +37,15 @@ def snapshot(root: str, max_files: int) -> dict[str, Stamp]:
     folders, listed = [("", 0)], 0
     while folders:
         folder, depth = folders.pop()
-        with _opened(root, folder) as entries:
-            for entry in entries:
-                name = f"{folder}/{entry.name}" if folder else entry.name
-                if not name.isprintable() or len(name) > MAX_NAME_CHARS:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    if depth + 1 < MAX_DEPTH:
-                        folders.append((name, depth + 1))
-                elif entry.is_file(follow_symlinks=False) and (stamp := _stamp(entry)):
-                    listed += _json_bytes(name)
-                    if len(found) == max_files or listed > MAX_LISTED_BYTES:
-                        return found
-                    found[name] = stamp
+        for name, entry in _inside(root, folder):
+            if entry.is_dir(follow_symlinks=False):
+                if depth + 1 < MAX_DEPTH:
+                    folders.append((name, depth + 1))
+            elif entry.is_file(follow_symlinks=False) and (stamp := _stamp(entry)):
+                listed += _json_bytes(name)
+                if len(found) == max_files or listed > MAX_LISTED_BYTES:
+                    return found
+                found[name] = stamp
     return found
 
 
@@ -90,17 +85,18 @@ def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
-@contextlib.contextmanager
-def _opened(root: str, folder: str) -> Iterator[list[os.DirEntry[str]]]:
-    """The entries of a folder under `root`, to be asked while it is open; none where it, or a folder on the way to it,
-    is none any more."""
+def _inside(root: str, folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """What is in a folder under `root`, which stays open meanwhile: nothing where it, or a folder on the way to it, is
+    none any more. Names as in `snapshot`."""
     try:
         opened = _open_folder(root, PurePosixPath(folder).parts)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        yield []
         return
     try:
-        yield _entries(opened)
+        for entry in _entries(opened):
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if name.isprintable() and len(name) <= MAX_NAME_CHARS:
+                yield name, entry
     finally:
         os.close(opened)
 
