@@ -158,7 +158,6 @@ async def soak(
 ) -> list[tuple[str, str, bool]]:
     """The table: what was looked at, what was found, and whether that is as it must be."""
     seen = Soak(folder)
-    mounts = Path("/proc/self/mounts").read_text().count("\n")
     ends_at = time.monotonic() + 60 * minutes
     async with ScriptedServer(seen.answer) as server:
 
@@ -174,8 +173,7 @@ async def soak(
         while time.monotonic() < ends_at or seen.kills == 0:
             await _one_life(seen, kill_every_s, ends_at)
         forgetting.cancel()
-    seen_mounts = Path("/proc/self/mounts").read_text().count("\n")
-    return [*_figures(seen, config), ("mounts left over", str(seen_mounts - mounts), seen_mounts == mounts)]
+    return _figures(seen, config)
 
 
 async def _one_life(seen: Soak, kill_every_s: float, ends_at: float) -> None:
@@ -246,6 +244,7 @@ def _figures(seen: Soak, config: RunConfig) -> list[tuple[str, str, bool]]:
         ("processes left over", str(seen.left_processes), seen.left_processes == 0),
         ("temporary files left over", str(len(seen.left_files)), not seen.left_files),
         ("half-written files in the run", str(len(_asides(seen))), not _asides(seen)),
+        ("mounts left over", str(_mounts_below(seen.folder)), _mounts_below(seen.folder) == 0),
     ]
 
 
@@ -259,6 +258,12 @@ def _asides(seen: Soak) -> list[str]:
     last_start = max((path.stat().st_mtime for path in seen.run.glob("train.lock")), default=0.0)
     found = [path for path in seen.run.rglob(".*") if path.parent.name != ".cache"]
     return [str(path) for path in found if path.stat().st_mtime < last_start]
+
+
+def _mounts_below(folder: Path) -> int:
+    """Of the soak's own folder, where its temporary files lie, too: others of this machine are others' business."""
+    points = (line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines())
+    return sum(Path(point).is_relative_to(folder) for point in points)
 
 
 def _odd(steps: list[int]) -> int:

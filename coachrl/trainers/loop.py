@@ -8,8 +8,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -30,16 +29,15 @@ from coachrl.errors import (
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
-from coachrl.runs.model_card import write_cards
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.advantages.batches import with_credit
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
-from coachrl.trainers.algorithms.boundary import batch_of, restore, rewards_of, state_of
+from coachrl.trainers.algorithms.boundary import batch_of, rewards_of
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
 from coachrl.trainers.callbacks import Callback, StepAudit
-from coachrl.trainers.checkpoint_writer import CheckpointWriter, is_done_within
+from coachrl.trainers.checkpointer import Checkpointer
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.limits import require_training, too_much_failed
 from coachrl.trainers.metrics import (
@@ -86,13 +84,21 @@ class Trainer:
         self.pipeline, self.backend, self.sandbox, self.coach = pipeline, backend, sandbox, coach
         self.train_tasks, self.heldout_tasks, self.callback = train_tasks, heldout_tasks, callback
         self.algorithm = make_algorithm(config.algorithm)
-        self._made_with = checkpoints.made_with(config, pipeline.roles)
         self.step = self._last_update_begun = 0
-        settings = json.dumps([self._made_with, config.torch.model_dump(mode="json")], sort_keys=True)
+        made_with = checkpoints.made_with(config, pipeline.roles)
+        settings = json.dumps([made_with, config.torch.model_dump(mode="json")], sort_keys=True)
         # Without checkpoints a run cannot go on after a kill.
         replies = run.folder / "replies.jsonl" if config.train.keep_checkpoints else None
         self._replies = KeptReplies(backend, replies, settings)
-        self._writer = CheckpointWriter()
+        self._checkpointer = Checkpointer(
+            config,
+            run,
+            pipeline=pipeline,
+            backend=backend,
+            algorithm=self.algorithm,
+            replies=self._replies,
+            made_with=made_with,
+        )
         ahead = config.backend == "openrlhf" and config.openrlhf.one_step_off
         self._rollouts = RolloutPrefetcher(self._play, ahead, config.train.steps)
         self._ends_soon = False
@@ -107,10 +113,10 @@ class Trainer:
         """
         try:
             await self._train()
-            await self._writer.written()
+            await self._checkpointer.written()
         finally:
             await self._rollouts.stop()
-            self._writer.close()
+            self._checkpointer.close()
 
     def end_soon(self) -> None:
         """Stop with a checkpoint: at once while episodes are played and scored, which are then played again by the run
@@ -154,7 +160,7 @@ class Trainer:
                 metrics |= await self._measured("audit", self.audit.metrics(self.step), metrics)
             self._log(metrics)
             if last or _due(self.step, self.config.train.checkpoint_every):
-                self._begin_checkpoint(self._replies.put_aside)
+                self._checkpointer.begin(self.step)
             self._stop_where_too_much_failed(metrics)
         require_training(self.run)
 
@@ -170,7 +176,7 @@ class Trainer:
         clock.lap("rollout")
         scores |= await self._unless_ending(self._settle(episodes))
         clock.lap("coach")
-        await self._unless_ending(self._writer.written())
+        await self._unless_ending(self._checkpointer.written())
         clock.lap("checkpoint")
         samples = to_samples(episodes, self.config.train.mask_truncated)
         samples = await self._rollouts.run(self.backend.with_reference, samples)
@@ -286,44 +292,8 @@ class Trainer:
             return {}
         except (BudgetExceeded, CoachUnavailable, EngineStuck) as error:
             self._log({**metrics})
-            self._checkpoint_after(error)
+            self._checkpointer.write_after(error, self.step)
             raise self._ended_in(f"{what} after step {self.step}", error) from error
-
-    def checkpoint(self) -> None:
-        """Everything needed to continue after this step. Nothing where no checkpoint is to be kept."""
-        self._begin_checkpoint()
-        self._writer.wait()
-
-    def _begin_checkpoint(self, put_aside: Callable[[], Callable[[], None]] | None = None) -> None:
-        """Start to write a checkpoint of this step, beside what follows up to the next update. put_aside: sets the
-        replies that this checkpoint makes needless apart, and returns what deletes them, called once it is on disk."""
-        self._writer.wait()
-        if self.config.train.keep_checkpoints == 0:
-            return
-        with ExitStack() as stack:
-            folder = stack.enter_context(self.run.checkpoint(self.step, self.config.train.keep_checkpoints))
-            wait_for_weights = self.backend.begin_save(folder)
-            # What is written is of now: by then the next step may be under way.
-            step, weights, state, metrics = (
-                self.step,
-                self._replies.weights,
-                state_of(self.algorithm),
-                self.run.metrics(),
-            )
-            rewards = self.algorithm.rewarded_by(self.config)
-            give_up = put_aside() if put_aside is not None else None
-            checkpoint = stack.pop_all()
-
-        def write() -> None:
-            with checkpoint:  # it has its name when the block ends
-                wait_for_weights()
-                checkpoints.write_state(folder, state)
-                write_cards(folder, step, self.config, rewards, self.pipeline.roles, metrics)
-                checkpoints.seal(folder, step, self._made_with, weights)
-            if give_up is not None:
-                give_up()
-
-        self._writer.begin(write)
 
     def _paused(self, error: BudgetExceeded | CoachUnavailable | EngineLost | Preempted) -> CoachrlError:
         """The error that ends the run in the middle of a step, once a checkpoint holds what was before that step; an
@@ -342,41 +312,13 @@ class Trainer:
             how = f"go on with: coachrl train --resume {quote(str(self.run.folder))}{more}"
         return type(error)(f"{what}: {error}; {how}")
 
-    def _keep_last(self, error: CoachrlError, step: int) -> None:
-        """Have a checkpoint after the last whole step, unless the next one's update has begun. error: what ends the run
-        in `step`; it is logged where the disk takes no checkpoint."""
-        try:
-            self._writer.wait()
-        except OSError as not_written:  # tried once more below
-            log.warning("the last checkpoint was not written: %s", not_written)
-        if self._last_update_begun != self.step or self._is_kept():
-            return
-        try:
-            self._checkpoint_after(error)
-        except OSError as not_written:
-            log.error("step %d: %s; no checkpoint after step %d: %s", step, error, self.step, not_written)
-            raise
-
-    def _checkpoint_after(self, error: CoachrlError) -> None:
-        """Weights beside an engine that hangs may lie in the memory of a card that hangs: they are not waited for
-        without end."""
-        limit_s = self.config.vllm.answer_timeout_s
-        if not isinstance(error, EngineStuck):
-            self.checkpoint()
-        elif not is_done_within(limit_s, self.checkpoint):
-            log.error("no checkpoint after step %d: it was not written within %g s", self.step, limit_s)
-
-    def _is_kept(self) -> bool:
-        return f"step-{self.step:06d}" in [path.name for path in self.run.checkpoints()]
+    def _keep_last(self, error: CoachrlError, failed_in: int) -> None:
+        whole = self._last_update_begun == self.step
+        self._checkpointer.keep_last(error, self.step, failed_in, whole)
 
     def resume(self, folder: Path) -> None:
         """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
-        found = checkpoints.read(folder, self._made_with)
-        self.step, self._replies.weights = found.step, found.weights
-        self._last_update_begun = found.step
-        self.backend.load(folder)
-        if (state := checkpoints.read_state(folder)) is not None:
-            restore(self.algorithm, state)
+        self.step = self._last_update_begun = self._checkpointer.read(folder)
         self.run.drop_after(self.step)
         self.run.tidy_checkpoints(self.config.train.keep_checkpoints)  # a kill may have come before that
         if self.step == self.config.train.steps:
