@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from chat_clients import EIGHT, GEMINI, client_factory, requests_of, score_all
-from scripted_server import Received, ScriptedServer, Step, say, status
+from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import seconds_of_retry_after, without_secrets
@@ -161,6 +161,18 @@ async def test_an_answer_that_litellm_cannot_read_may_be_billed_and_is_no_traceb
     score = await scored("openai/gpt-4o", [Step(body=body)], tmp_path / "l.jsonl", budget := Budget(100.0))
     assert score.status == "failed" and "cannot be read" in score.rationale
     assert "Traceback" not in score.rationale and budget.spent_usd > 0
+
+
+@pytest.mark.parametrize("trouble", [CUT, MALFORMED, Step(body=openai(EIGHT)[:-9])], ids=["cut", "no JSON", "half"])
+async def test_what_broke_off_through_litellm_may_be_billed_whatever_status_it_makes_of_that(
+    trouble: Step, tmp_path: Path
+) -> None:
+    budget = Budget(100.0)
+    score = await scored("openai/gpt-4o", [trouble], ledger := tmp_path / "l.jsonl", budget)
+    assert score.status == "failed" and score.usage.cost_usd is None
+    assert spent_in(ledger) == pytest.approx(budget.spent_usd) and budget.spent_usd > 0
+    await scored("openai/gpt-4o", [status(500)], tmp_path / "m.jsonl", refused := Budget(100.0))
+    assert refused.spent_usd == 0
 
 
 @pytest.mark.parametrize("calls", ["junk", [1], [{"id": None, "function": None}]], ids=str)
