@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from chat_clients import EIGHT, GEMINI, client_factory, requests_of, score_all
+from chat_clients import EIGHT, GEMINI, SECRET, client_factory, requests_of, score_all
 from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
@@ -329,6 +329,23 @@ async def test_an_account_without_money_is_said_at_once(model: str) -> None:
             await coach.score(requests_of(1)[0])
         await coach.close()
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("model", [*OPENAI_MODELS, GEMINI])
+async def test_a_key_that_a_provider_repeats_in_its_reply_is_kept_nowhere(model: str, tmp_path: Path) -> None:
+    ledger = tmp_path / "l.jsonl"
+    score = await scored(model, [say(f"I was sent {SECRET}.\n{EIGHT}")], ledger)
+    assert score.process_0_10 == 8 and "_API_KEY]." in score.rationale
+    assert SECRET not in score.rationale + ledger.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("model", ["openai/judge", GEMINI])
+async def test_a_word_for_an_ending_tells_no_key_and_is_no_book(model: str, tmp_path: Path) -> None:
+    word, ledger = f"{SECRET} " + "x" * 100_000, tmp_path / "l.jsonl"
+    body = gemini([{"text": "well"}], word) if model == GEMINI else openai("well", word)
+    score = await scored(model, [Step(body=body)], ledger)
+    assert score.status == "failed" and "ended by: [" in score.rationale
+    assert SECRET not in score.rationale + ledger.read_text(encoding="utf-8") and len(score.rationale) < 1500
 
 
 async def test_an_answer_that_unpacks_to_more_than_any_reply_is_not_read_to_its_end() -> None:
