@@ -116,7 +116,7 @@ class LiteLLMClient(Provider):
         if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError):
             broken_off = status not in (401, 402, 403, 404)
         else:
-            broken_off = (status or 0) >= 500 > _http_status(error)
+            broken_off = (status or 0) >= 500 and not _was_answered(error)
         if broken_off:
             return self._broken_off(said, _retry_after_s(error))
         about_the_key = "the provider refused the key: check its environment variable"
@@ -160,15 +160,13 @@ def _missing_key(model: str, litellm: ModuleType) -> KeyMissing | None:
     return KeyMissing(f"coach '{model}' needs a key: set {joint.join(missing)} in the environment")
 
 
-def _http_status(error: BaseException | None) -> int:
-    """The status of HTTP that came back, or 0: a broken connection is a 500 to LiteLLM, and so is half an answer."""
+def _was_answered(error: BaseException | None) -> bool:
+    """Whether a status of refusal came back: to LiteLLM a broken connection is a 500, and so is half an answer."""
     import httpx
 
-    while error is not None:
-        if isinstance(error, httpx.HTTPStatusError):
-            return error.response.status_code
+    while error is not None and not isinstance(error, httpx.HTTPStatusError):
         error = error.__cause__ or error.__context__
-    return 0
+    return error is not None
 
 
 def _retry_after_s(error: Any) -> float | None:
