@@ -188,7 +188,10 @@ def _with_keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def check_few_values(data: bytes, most: int, where: str, error: type[CoachrlError]) -> None:
     """Raises `error` where a JSON text holds more than `most` values: how long it takes to make them, and what is made
-    of them, goes by their number, and a megabyte can hold half a million."""
+    of them, goes by their number, and a megabyte can hold half a million. So it does for UTF-16 and UTF-32, which
+    Python reads too, and in which values can be hidden from who counts bytes."""
+    if b"\0" in data:
+        raise error(f"{where} is not JSON in UTF-8")
     if sum(map(data.count, _BEGIN_JSON_VALUES)) <= most:  # as in nearly all texts, commas of prose included
         return
     count = 0

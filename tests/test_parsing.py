@@ -184,6 +184,15 @@ def test_values_are_counted_outside_of_texts(text, count):
             check_few_values(text, count - 1, "here", ConfigError)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_values_do_not_hide_in_another_encoding(encoding):
+    """By its bytes an odd letter of UTF-16 is a quote: what follows would look like one text."""
+    hidden = '["\u2200", 1, 1, 1, 1]'
+    assert parse_json(hidden.encode(encoding), "here") == ["\u2200", 1, 1, 1, 1]
+    with pytest.raises(ConfigError, match=r"^here is not JSON in UTF-8$"):
+        check_few_values(hidden.encode(encoding), 3, "here", ConfigError)
+
+
 def test_a_text_that_is_never_closed_is_looked_at_once():
     """Where each of its escaped quotes were tried as the beginning of one, this would take hours."""
     check_few_values(b'"' + b'\\"' * (1 << 20) + b"," * 9, 8, "here", ConfigError)

@@ -76,7 +76,7 @@ def _address(host: str, port: int) -> Iterator[socket.socket]:
         from coachrl.gateway.server import is_loopback, listen
     except ModuleNotFoundError as error:
         raise ConfigError(f"serving needs {error.name}: pip install 'coachrl[gateway]' -c constraints.txt") from error
-    if not _key().isascii():
+    if not (_key().isascii() and _key().isprintable() and _key() == _key().strip()):  # a line end among them
         raise ConfigError(f"{KEY}: clients can send no such key: take letters and digits")
     with listen(host, port) as listener:
         if not is_loopback(listener) and not _key():

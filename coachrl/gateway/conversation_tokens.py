@@ -193,9 +193,13 @@ def _check_length(call: Call, tokenizer: PolicyTokenizer) -> None:
 
 
 def _sure_to_be_read(call: Call) -> str:
-    """What the messages say that no chat template leaves out, as some do with thoughts of earlier replies."""
-    said = (message["content"] for message in call.messages)
-    return "".join(text for text in said if "</think>" not in text)
+    """What of the call no chat template leaves out, as some do with thoughts of earlier replies."""
+    tools = (json.dumps(tool, ensure_ascii=False) for tool in offered(call))
+    said = (
+        said_in(message).rpartition("</think>")[2] if message["role"] == "assistant" else message["content"]
+        for message in call.messages
+    )
+    return "".join((*tools, *said))
 
 
 def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from coachrl.coach.clients.base import UNREADABLE, ChatRequest, with_usage, without_secrets
+from coachrl.coach.clients.base import UNREADABLE, ChatRequest, hide_secrets, with_usage, without_secrets
 from coachrl.coach.clients.base import Reply as Counted
 from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.keys import check_sendable
@@ -268,10 +268,10 @@ def _reply(choice: Any) -> Reply:
 
 
 def _whole(text: str) -> str:
-    """The text without halves of characters, which JSON can spell and no client is sent."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+    """The text without halves of characters, which JSON can spell and no client is sent, and without keys."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", hide_secrets(text))
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    read = arguments_of(text or "{}")
+    read = arguments_of(hide_secrets(text or "{}"))
     return read if isinstance(read, dict) else {"arguments": _whole(text)}

@@ -43,10 +43,18 @@ def settled(text: str, call: Call) -> str:
     beginning of a stop text, a call of a function, white space at the end or a part of a character."""
     marks = [*call.stop, *([OPEN] if offered(call) else [])]
     text, stop = before_stop(text.rstrip(_HALF_A_CHARACTER), call.stop)
-    if stop is None:  # without the longest end of it that one of the marks begins with
-        begun = [size for mark in marks for size in range(1, len(mark)) if text.endswith(mark[:size])]
-        text = text[: len(text) - max(begun, default=0)]
+    if stop is None:
+        text = text[: min((_begins(mark, text) for mark in marks), default=len(text))]
     if "<think>".startswith(text.lstrip()[:7]) and "</think>" not in text:
         return ""
     text = visible(text)
     return text.partition(OPEN)[0].rstrip() if offered(call) else text
+
+
+def _begins(mark: str, text: str) -> int:
+    """Where the longest end of `text` stands that `mark` begins with, and that is not all of it; else the end of
+    `text`. Only places with the mark's first letter are looked at: every token comes here, and there are many marks."""
+    place = text.find(mark[0], max(0, len(text) - len(mark) + 1))
+    while place >= 0 and not mark.startswith(text[place:]):
+        place = text.find(mark[0], place + 1)
+    return place if place >= 0 else len(text)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, PolicyError
 from coachrl.gateway.calls import (
@@ -53,6 +55,9 @@ ENDING_S = 5.0
 IDLE_S = 24 * 3600
 """How long a client may think between two calls on one connection. Where the server closes it, a call that is on its
 way is lost."""
+_KEPT_FILES = 512
+"""Of the files that the process may open, so many, or half of them, are for all else that it does."""
+_ACCEPTED_AT_ONCE, _WAITING = 16, 2048  # connections, between two looks at how many there are, and before the first
 
 _OPENAI = Wire(chat.read, openai_error)
 _ANTHROPIC = Wire(messages.read, messages.error)
@@ -120,7 +125,8 @@ class Server:
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         config = uvicorn.Config(
             self._application(),
-            http="h11",
+            http=_Connection,
+            backlog=_ACCEPTED_AT_ONCE,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -137,6 +143,7 @@ class Server:
         if self._task.done():  # it could not begin
             accepts.cancel()
             await self._task
+        self._listener.listen(_WAITING)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -246,6 +253,17 @@ class Server:
         # A page of another site may know this address by a name of its own (DNS rebinding): only ours is answered.
         if self._is_local and not _is_local_name(request.headers.get("host", "")):
             raise BadRequest("this server is asked as localhost, or by its address")
+
+
+class _Connection(H11Protocol):
+    """One that is closed at once where there are too many: out of open files, neither a checkpoint could be written nor
+    a program started, and asyncio says so thousands of times a second."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files != resource.RLIM_INFINITY and len(self.connections) > files - min(_KEPT_FILES, files // 2):
+            transport.abort()
 
 
 class _Uvicorn(uvicorn.Server):

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 _LONGEST_FORM = 65_536  # bytes
 _PAGE = re.compile(r"[1-9][0-9]{0,5}")
+_LENGTH = re.compile(r"[0-9]{1,5}")
 
 
 def make_server(run: Run, port: int = 0, blind: bool = True) -> ThreadingHTTPServer:
@@ -102,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_asked_by_name():
             return
         length = self.headers.get("Content-Length", "")
-        if self.path != "/rate" or not length.isascii() or not length.isdigit() or int(length) > _LONGEST_FORM:
+        if self.path != "/rate" or not _LENGTH.fullmatch(length) or int(length) > _LONGEST_FORM:
             self.close_connection = True
             self._refuse(HTTPStatus.BAD_REQUEST, f"a form of at most {_LONGEST_FORM:,} bytes goes to /rate")
             return

@@ -18,6 +18,7 @@ from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompt_rendering import find_coach_prompt, with_suggestion
 from coachrl.config import CoachConfig, MemberConfig, RunConfig, flat_settings, resumable_settings
 from coachrl.errors import CoachError, ConfigError
+from coachrl.jsonl import drop_torn_line
 from coachrl.rescore.store import Rescore, RescoreMetadata, append_scores, existing_rescore, open_rescore
 from coachrl.runs.folder import Run
 from coachrl.runs.locks import locked
@@ -165,6 +166,7 @@ async def _rescore(
     if wanted:
         progress(0, len(wanted))
         folder = run.folder / "rescores" / by.label
+        drop_torn_line(folder / "ledger.jsonl")
         # The cache holds the replies that could not be read, and would answer with them for ever.
         pool = make_pool(config.without_cache() if which.failed_only else config, folder / "ledger.jsonl", by.repeat)
         try:

@@ -261,9 +261,12 @@ def test_a_coach_is_asked_once_its_cost_is_agreed_to_and_it_can_be_reached_and_i
     assert costs == [(asked.cost, [])] and asked.cost.calls == (len(coach.requests),) * 2
     assert (asked.coach, asked.pipeline, asked.fault_localization) == ("rules", "mathchat", None) and asked.probes
 
-    away = Heard(CoachUnavailable("no such model"))
+    away, ledger = Heard(CoachUnavailable("no such model")), run.folder / "coach" / "audit.jsonl"
+    whole = ledger.read_text()
+    ledger.write_text(f'{whole}{{"kind": "ca')  # as a kill leaves it
     with pytest.raises(CoachUnavailable, match="no such model"):
         asked_of(away, run)
+    assert ledger.read_text() == whole
     assert away.told == ["audit.jsonl", "checked", "closed"]
 
     def refuse(cost: CostEstimate) -> None:

@@ -257,6 +257,26 @@ def test_a_text_of_long_tokens_is_measured_by_its_tokens():
         Conversations().prompt(Call("planner", (user(" " * 1_000_000),)), tokenizer)
 
 
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools"),
+    [
+        ((user(f"</think>{LONG}"),), ()),
+        ((user("a"), {"role": "assistant", "content": f"well</think>{LONG}"}, user("b")), ()),
+        ((user("a"), as_message(Reply("", "stop", 1, (), tool_calls=(FunctionCall("c", NAME, {"x": LONG}),)))), ()),
+        ((user("a"),), ({"type": "function", "function": {**LOOK_UP["function"], "description": LONG}},)),
+    ],
+    ids=["what only looks like thoughts", "what follows thoughts", "arguments", "tools"],
+)
+def test_whatever_makes_a_conversation_long_no_more_than_its_beginning_is_read(messages, tools):
+    tokenizer = CountingTokenizer()
+    with pytest.raises(ContextOverflow, match=r"has more than 1600 tokens, and planner's context is 100 tokens"):
+        Conversations().prompt(Call("planner", messages, tools=tools), tokenizer)
+    assert tokenizer.given == 1600
+
+
 def test_thoughts_that_a_template_may_leave_out_are_not_counted():
     thought = {"role": "assistant", "content": f"<think>{'x' * 5000}</think>yes"}
     assert Conversations().prompt(Call("planner", (user("a"), thought, user("b"))), CountingTokenizer()).ids

@@ -83,6 +83,13 @@ async def test_a_stream_gives_no_dollars_back():
     assert reply.text == "well" and 0.1 < spent < 0.2
 
 
+async def test_a_key_that_a_provider_repeats_reaches_neither_app_nor_record(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", key := "sk-ours-and-secret")
+    [reply], _ = await complete(answer({**asks(json.dumps({"mountain": key})), "content": f"It is {key}."}))
+    assert reply.text == "It is [OPENAI_API_KEY]."
+    assert reply.tool_calls[0].arguments == {"mountain": "[OPENAI_API_KEY]"}
+
+
 async def failed_call(code, ledger, n=1):
     """The error of a call that a provider answers with that status, and its line in the ledger."""
     async with ScriptedServer([status(code, "no")]) as server:

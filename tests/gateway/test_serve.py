@@ -271,7 +271,8 @@ def refused(place, *arguments, **environment):
 
 def test_what_cannot_be_served_is_one_line_before_a_model_is_loaded(place):
     assert "set COACHRL_SERVE_KEY" in refused(place, "runs/team", "--host", "0.0.0.0", "--port", "0")
-    assert "COACHRL_SERVE_KEY" in refused(place, "runs/team", COACHRL_SERVE_KEY="ключ")
+    for key in ("ключ", "sesame\n", " sesame", " "):
+        assert "clients can send no such key" in refused(place, "runs/team", "--port", "0", COACHRL_SERVE_KEY=key)
     assert "cannot be used" in refused(place, "runs/team", "--host", "203.0.113.7")
     assert "no such host" in refused(place, "runs/team", "--host", "no such host")
     assert "not a run folder" in refused(place, "runs/none")

@@ -303,6 +303,24 @@ async def test_slow_clients_keep_nobody_waiting_and_do_not_hold_up_the_end():
     assert len(answerer.calls) == 1
 
 
+async def test_connections_leave_half_of_the_files_to_all_else(monkeypatch):
+    """A process without a file left can write no checkpoint, and needs no key to be brought there."""
+    monkeypatch.setattr(server_module.resource, "getrlimit", lambda _: (40, 40))
+    async with asyncio.timeout(60), Server(ScriptedAnswerer()) as server:
+        idle = [await asyncio.open_connection(*address(server)) for _ in range(100)]
+        closed = [asyncio.create_task(reader.read()) for reader, _ in idle]
+        while sum(reading.done() for reading in closed) < 80:
+            await asyncio.sleep(0.01)
+        async with web(server) as client:
+            with pytest.raises(httpx.TransportError):
+                await client.post(CHAT, json=BODY[CHAT])
+        for _, writer in idle:
+            writer.close()
+        await asyncio.gather(*closed, return_exceptions=True)
+        async with web(server) as client:
+            assert (await client.post(CHAT, json=BODY[CHAT])).status_code == 200
+
+
 async def test_300_clients_at_once_are_all_in_flight_and_each_gets_its_own_answer():
     answerer = WaitingAnswerer(lambda call, place: reply(f"to {call.messages[0]['content']}"))
 

@@ -204,6 +204,21 @@ def test_what_is_certain_of_a_reply_that_grows(text, stop, with_tools, certain):
     assert settled(text, Call("coder", (), tools=(TOOL,) if with_tools else (), stop=stop)) == certain
 
 
+def test_the_beginnings_of_long_stop_texts_are_not_tried_one_by_one():
+    """This is done at each token of each reply, and holds up all others meanwhile."""
+
+    class Stop(str):
+        pieces = 0
+
+        def __getitem__(self, place):
+            Stop.pieces += 1
+            return str(self)[place]
+
+    stops = tuple(Stop("END" * 300 + letter) for letter in "abcdefgh")
+    assert settled("One two, ENDEN", Call("coder", (), stop=stops)) == "One two,"
+    assert Stop.pieces <= 10 * len(stops)
+
+
 # The engine.
 
 

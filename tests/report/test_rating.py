@@ -93,6 +93,8 @@ def test_a_form_of_another_site_or_without_the_token_keeps_nothing(run, serve):
     assert [status for status, _, _ in refused] == [403] * 6
     assert ask(address, "POST", "/elsewhere", good)[0] == 400
     assert ask(address, "POST", "/rate", good + "&remark=" + "x" * 70_000)[0] == 400
+    for length in ("9" * 5000, "-1", "+1", "\u00b2", ""):
+        assert ask(address, "POST", "/rate", good, **{"Content-Length": length})[0] == 400
     assert not (run.folder / LABELS).exists()
     assert ask(address, "POST", "/rate", good, Origin=f"http://{host}")[0] == 303
 

@@ -101,8 +101,11 @@ async def test_failures_are_kept_and_asked_again_only_when_told_to(tmp_path):
         await rescore(run, server)
         assert len(judged(server)) == asked
         broken = False
+        with (found.folder / "ledger.jsonl").open("a") as ledger:
+            ledger.write('{"kind": "ca')  # as a kill leaves it
         _, found = await rescore(run, server, failed_only=True)
         assert len(judged(server)) - asked == len(failed)
+        assert all(json.loads(line) for line in (found.folder / "ledger.jsonl").open())
     assert {score.status for score in found.scores.values()} == {"scored"}
 
 

@@ -18,6 +18,7 @@ from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
+from coachrl.jsonl import drop_torn_line
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, team_of, training_episodes
 from coachrl.sandbox import make_sandbox
@@ -73,6 +74,7 @@ async def ask_coach(
     price = None if saved else known_price(config.coach)
     cost = estimate_requests([*asked, *(played.requests if played is not None else ())], saved, price=price)
     agreed(cost)
+    drop_torn_line(ledger)
     pool = make_pool(config, ledger)
     try:
         await pool.check()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import json
 import os
 import re
 import time
@@ -188,7 +189,7 @@ class Provider(ABC):
             reply = self._read(answer, request)
         except UNREADABLE as error:
             raise self._unreadable(error) from None
-        return replace(reply, usage=replace(reply.usage, latency_s=time.monotonic() - began))
+        return replace(_keyless(reply), usage=replace(reply.usage, latency_s=time.monotonic() - began))
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -270,7 +271,7 @@ def _count(value: Any) -> int | None:
 
 def ending_of(reason: Any) -> str:
     """`Reply.finish_reason` of a provider's word for it."""
-    said = reason.lower() if isinstance(reason, str) else ""
+    said = without_secrets(reason).lower() if isinstance(reason, str) else ""
     return _ENDINGS.get(said, said)
 
 
@@ -293,12 +294,24 @@ def seconds_of_retry_after(value: str) -> float | None:
     return max(0.0, seconds) if seconds <= _LONGEST_ASKED_S else None
 
 
-def without_secrets(text: str) -> str:
-    """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
-    and keys in URLs starred: servers repeat the address that they were asked at."""
+def _keyless(reply: Reply) -> Reply:
+    calls = tuple(replace(call, arguments=hide_secrets(call.arguments)) for call in reply.calls)
+    native = json.loads(hide_secrets(json.dumps(reply.native))) if reply.native is not None else None
+    return replace(reply, text=hide_secrets(reply.text), calls=calls, native=native)
+
+
+def hide_secrets(text: str) -> str:
+    """`text` with the value of every secret-looking environment variable replaced: a server may repeat the key that it
+    was sent, and what models say is kept in files and shown to others."""
     secrets = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
     for value in sorted(secrets, key=len, reverse=True):  # one may be the beginning of another
         if len(value) >= 8:
             text = text.replace(value, f"[{secrets[value]}]")
-    line = " ".join(_NOISE.sub("", without_passwords(text)).split())
+    return text
+
+
+def without_secrets(text: str) -> str:
+    """As `hide_secrets`, on one line, cut, and with passwords and keys in URLs starred: servers repeat the address that
+    they were asked at."""
+    line = " ".join(_NOISE.sub("", without_passwords(hide_secrets(text))).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

@@ -165,7 +165,7 @@ class GeminiClient(Provider):
         if answer.candidates:
             reply = self._said(answer.candidates[0], request, thoughts)
         elif blocked is not None:
-            detail = f"the prompt was blocked: {blocked.value}"
+            detail = f"the prompt was blocked: {without_secrets(blocked.value)}"
             reply = Reply("", self.model, finish_reason="content_filter", detail=detail)
         else:
             raise self._broken_off("the provider sent no candidate")

@@ -113,7 +113,11 @@ class LiteLLMClient(Provider):
             return self._unreadable(ValueError(said))
         if status in (401, 402, 403) and (missing := _missing_key(self.model, self._litellm)) is not None:
             return missing
-        if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError) and status not in (401, 402, 403, 404):
+        if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError):
+            broken_off = status not in (401, 402, 403, 404)
+        else:
+            broken_off = (status or 0) >= 500 and not _was_answered(error)
+        if broken_off:
             return self._broken_off(said, _retry_after_s(error))
         about_the_key = "the provider refused the key: check its environment variable"
         return self._refused(status, said, _retry_after_s(error), about_the_key)
@@ -154,6 +158,15 @@ def _missing_key(model: str, litellm: ModuleType) -> KeyMissing | None:
         return None
     joint = " or " if model.startswith("gemini/") else " and "
     return KeyMissing(f"coach '{model}' needs a key: set {joint.join(missing)} in the environment")
+
+
+def _was_answered(error: BaseException | None) -> bool:
+    """Whether a status of refusal came back: to LiteLLM a broken connection is a 500, and so is half an answer."""
+    import httpx
+
+    while error is not None and not isinstance(error, httpx.HTTPStatusError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _retry_after_s(error: Any) -> float | None:

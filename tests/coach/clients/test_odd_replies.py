@@ -12,8 +12,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from chat_clients import EIGHT, GEMINI, client_factory, requests_of, score_all
-from scripted_server import Received, ScriptedServer, Step, say, status
+from chat_clients import EIGHT, GEMINI, SECRET, client_factory, requests_of, score_all
+from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.base import seconds_of_retry_after, without_secrets
@@ -161,6 +161,18 @@ async def test_an_answer_that_litellm_cannot_read_may_be_billed_and_is_no_traceb
     score = await scored("openai/gpt-4o", [Step(body=body)], tmp_path / "l.jsonl", budget := Budget(100.0))
     assert score.status == "failed" and "cannot be read" in score.rationale
     assert "Traceback" not in score.rationale and budget.spent_usd > 0
+
+
+@pytest.mark.parametrize("trouble", [CUT, MALFORMED, Step(body=openai(EIGHT)[:-9])], ids=["cut", "no JSON", "half"])
+async def test_what_broke_off_through_litellm_may_be_billed_whatever_status_it_makes_of_that(
+    trouble: Step, tmp_path: Path
+) -> None:
+    budget = Budget(100.0)
+    score = await scored("openai/gpt-4o", [trouble], ledger := tmp_path / "l.jsonl", budget)
+    assert score.status == "failed" and score.usage.cost_usd is None
+    assert spent_in(ledger) == pytest.approx(budget.spent_usd) and budget.spent_usd > 0
+    await scored("openai/gpt-4o", [status(500)], tmp_path / "m.jsonl", refused := Budget(100.0))
+    assert refused.spent_usd == 0
 
 
 @pytest.mark.parametrize("calls", ["junk", [1], [{"id": None, "function": None}]], ids=str)
@@ -317,6 +329,23 @@ async def test_an_account_without_money_is_said_at_once(model: str) -> None:
             await coach.score(requests_of(1)[0])
         await coach.close()
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("model", [*OPENAI_MODELS, GEMINI])
+async def test_a_key_that_a_provider_repeats_in_its_reply_is_kept_nowhere(model: str, tmp_path: Path) -> None:
+    ledger = tmp_path / "l.jsonl"
+    score = await scored(model, [say(f"I was sent {SECRET}.\n{EIGHT}")], ledger)
+    assert score.process_0_10 == 8 and "_API_KEY]." in score.rationale
+    assert SECRET not in score.rationale + ledger.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("model", ["openai/judge", GEMINI])
+async def test_a_word_for_an_ending_tells_no_key_and_is_no_book(model: str, tmp_path: Path) -> None:
+    word, ledger = f"{SECRET} " + "x" * 100_000, tmp_path / "l.jsonl"
+    body = gemini([{"text": "well"}], word) if model == GEMINI else openai("well", word)
+    score = await scored(model, [Step(body=body)], ledger)
+    assert score.status == "failed" and "ended by: [" in score.rationale
+    assert SECRET not in score.rationale + ledger.read_text(encoding="utf-8") and len(score.rationale) < 1500
 
 
 async def test_an_answer_that_unpacks_to_more_than_any_reply_is_not_read_to_its_end() -> None:
