@@ -109,7 +109,7 @@ def answer(machine, call, *arguments, audit=None, number=None):
         *[("madvise", (0, 4096, advice), ALLOW) for advice in (4, 14, 19)],
         *[("madvise", (0, 4096, advice), FAIL | EINVAL) for advice in (12, 20, 21, 25, 102)],
         ("prctl", (67, 1), FAIL | EPERM),
-        ("prctl", (62, 1), FAIL | EPERM),
+        *[("prctl", (setting, value), FAIL | EPERM) for setting, value in ((62, 1), (41, 0))],
         *[(call, (), FAIL | EPERM) for call in ("process_madvise", "process_mrelease", "cachestat", "ustat")],
         ("mincore", (), FAIL | EPERM),
         ("preadv2", (3, 0, 1, 0, 0, 0), ALLOW),

@@ -36,6 +36,18 @@ try:
 except OSError: pass
 time.sleep(4)
 """
+LARGE_PAGES = """
+import ctypes, mmap
+def large():
+    lines = open('/proc/self/smaps_rollup').read().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith('AnonHugePages:'))
+before = large()
+ctypes.CDLL(None).prctl(41, 0, 0, 0, 0)
+area = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+area.madvise(14)
+area.write(bytes(8 << 20))
+print(large() > before)
+"""
 FILES = ("cgroup.procs", "cgroup.subtree_control", "memory.events", "memory.max", "memory.oom.group")
 
 
@@ -228,3 +240,10 @@ async def test_what_the_kernel_keeps_of_the_records_of_proc_counts(local):
     cell = await sandbox.open({})
     assert (await cell.run(RECORDS)).state == "oom"
     await sandbox.close()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_no_page_is_larger_than_what_shows_of_it(cell, local):
+    if local.cgroups is not None:
+        pytest.skip("the kernel counts large pages as a whole for the cgroup of a program")
+    assert (await cell.run(LARGE_PAGES)).stdout == "False\n"

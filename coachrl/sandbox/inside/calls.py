@@ -89,6 +89,7 @@ _FIRST_LATER_ADVICE = 20
 # (RWF_DONTCACHE) comes from the host's disks each time. What comes later still, nobody has looked at.
 _PREADV2, _RWF_NOWAIT, _LATER_READS = (327, 286), 0x08, 0xFFFFFFC0
 _PR_SCHED_CORE = 62  # a processor's other half stands still while a program runs that shares with none
+_PR_SET_THP_DISABLE = 41  # see `jail.without_large_pages`
 _CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = (436, 436), 2
 # Memory that is of no file and of no process alone: once its pages are let go of (MADV_DONTNEED), nothing shows them.
 _MMAP, _MAP_SHARED, _MAP_ANONYMOUS = (9, 222), 0x01, 0x20
@@ -169,7 +170,7 @@ def _rules(column: int) -> list[tuple[Numbers, list[bytes]]]:
     rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, *shared, _ALLOW]))
     rules.append((_CLOSE_RANGE, [_argument(2), *_where(_ANY_BIT, _CLOSE_RANGE_UNSHARE, _REFUSE), _ALLOW]))
     later = _where(_AT_LEAST, _PR_FUTEX_HASH, *_where(_EQUAL, _PR_SET_VMA, _ALLOW), _error(_EINVAL))
-    settings = (_PR_SET_SECCOMP, _PR_SET_MEMORY_MERGE, _PR_SCHED_CORE)
+    settings = (_PR_SET_SECCOMP, _PR_SET_THP_DISABLE, _PR_SET_MEMORY_MERGE, _PR_SCHED_CORE)
     refused = [step for setting in settings for step in _where(_EQUAL, setting, _REFUSE)]
     rules.append((_PRCTL, [_argument(0), *refused, *later, _ALLOW]))
     advice = [

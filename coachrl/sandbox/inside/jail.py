@@ -30,6 +30,7 @@ _MS_REC, _MS_PRIVATE = 16384, 1 << 18
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_PR_SET_THP_DISABLE = 41
 _SECCOMP_MODE_FILTER = 2
 
 
@@ -162,6 +163,12 @@ def stand_alone() -> None:
 def set_dumpable(value: bool) -> None:
     """Whether processes of the same user may look into this one."""
     _prctl(_PR_SET_DUMPABLE, int(value))
+
+
+def without_large_pages() -> None:
+    """For this process and those that come of it. A large page that is let go of but for a small part shows as that
+    part, and stays whole until the kernel lacks memory."""
+    _prctl(_PR_SET_THP_DISABLE, 1)
 
 
 def enter(whole_proc: int, limits: Limits) -> None:

@@ -192,7 +192,9 @@ def become_program(code: str, limits: Limits, whole_proc: int, files: ProgramFil
     most_files = os.sysconf("SC_OPEN_MAX")  # which the program's own limit is about to lower
     try:
         jail.stand_alone()
-        if files.cgroup is not None:
+        if files.cgroup is None:
+            jail.without_large_pages()
+        else:
             os.write(files.cgroup, b"0")
             jail.unshare(jail.CLONE_NEWCGROUP)  # or its own name for it would tell how many programs there were
         jail.set_dumpable(True)
