@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from coachrl.audit.data.foreign import files_of
 from coachrl.config import SandboxConfig
+from coachrl.doctor.sandbox import CALLS
 from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable, TaskError
 from coachrl.sandbox import answers, bubblewrap, checks, make_sandbox
 from coachrl.sandbox.base import limits_of, read_host_files
@@ -103,6 +105,25 @@ async def test_process_limit_counts_this_execution_alone(local):
     executions = await asyncio.gather(*(cell.run(many) for cell in cells))
     assert [e.stdout for e in executions] == ["forked\n"] * 2, executions
     for cell in cells:
+        await cell.close()
+
+
+async def test_signals_and_timers_that_wait_count_for_this_execution_alone(local):
+    number = CALLS["timer_create"][platform.machine() == "aarch64"]
+    take = (
+        "import ctypes, time\nlibc = ctypes.CDLL(None)\n"
+        f"make = lambda: libc.syscall({number}, 1, None, ctypes.byref(ctypes.c_int()))\n"
+        "print(next(made for made in range(9999) if make() != 0))\n"
+        "open('taken', 'w').close()\n"
+        "time.sleep(2)"
+    )
+    first, second = [await local.open({}) for _ in range(2)]
+    running = asyncio.create_task(first.run(take))
+    while "taken" not in await first.files():
+        await asyncio.sleep(0.02)
+    assert (await second.run(take)).stdout == "256\n"
+    assert (await running).stdout == "256\n"
+    for cell in (first, second):
         await cell.close()
 
 

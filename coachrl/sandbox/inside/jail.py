@@ -151,7 +151,9 @@ def hold_signals() -> None:
 
     What is not taken waits, at the cost of the user who started coachrl: few may."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
-    _lower(resource.RLIMIT_SIGPENDING, _MOST_SIGNALS)
+    hard = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
+    few = _MOST_SIGNALS if hard == resource.RLIM_INFINITY else min(_MOST_SIGNALS, hard)
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (few, hard))
 
 
 def stand_alone() -> None:
@@ -177,6 +179,9 @@ def enter(whole_proc: int, limits: Limits) -> None:
     A user namespace of its own makes the process limit count this execution alone, and holds no capability.
     """
     _become_code_user()
+    # Of the limit that is set now, all programs that are made so have a share together, and one could take it whole.
+    hard = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (hard, hard))
     unshare(CLONE_NEWUSER)
     for name, text in (
         ("setgroups", "deny"),
