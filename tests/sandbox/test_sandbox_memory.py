@@ -205,16 +205,23 @@ def test_programs_at_once_fit_into_the_machine(monkeypatch):
     assert [cgroups.usual_concurrency(size) for size in (64, 2048, 100_000)] == [64, 4, 1]
 
 
-def test_pipes_with_a_name_count_as_those_without(tmp_path):
+@pytest.mark.parametrize("depth", [0, 20], ids=["near", "too deep for a path"])
+def test_pipes_with_a_name_count_as_those_without(tmp_path, depth):
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d" * 250, dir_fd=folder)
+        above, folder = folder, os.open("d" * 250, os.O_RDONLY, dir_fd=folder)
+        os.close(above)
     before = memory_in_use._file_bytes(["/proc/self"], 1 << 40)
     opened = []
     for _ in range(3):  # of one name, one after the other
-        os.mkfifo(tmp_path / "pipe")
-        opened += [os.open(tmp_path / "pipe", os.O_RDWR) for _ in range(2)]
-        (tmp_path / "pipe").unlink()
+        os.mkfifo("pipe", dir_fd=folder)
+        opened += [os.open("pipe", os.O_RDWR, dir_fd=folder) for _ in range(2)]
+        os.unlink("pipe", dir_fd=folder)
     assert memory_in_use._file_bytes(["/proc/self"], 1 << 40) == before + 3 * memory_in_use._PIPE_BYTES
-    for number in opened:
+    for number in (*opened, folder):
         os.close(number)
+    subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)
 
 
 def test_locks_count_behind_thousands_of_others(tmp_path):

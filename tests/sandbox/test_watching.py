@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import resource
@@ -160,7 +161,7 @@ def test_what_lies_in_files_of_a_process_counts_by_its_kind():
             os.close(fd)
         return grown
 
-    assert more(os.pipe) == 64 * 1024  # both ends are of one
+    assert more(os.pipe) == 16 * mmap.PAGESIZE  # both ends are of one
     assert more(lambda: os.open("/proc/self/status", os.O_RDONLY)) == 32 * 1024
     assert more(lambda: os.open("/proc/self/fdinfo/0", os.O_RDONLY)) == 64 * MIB
     assert more(lambda: os.open("/dev/null", os.O_RDONLY)) == 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
 import os
 import platform
 import socket
@@ -18,7 +19,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 
 _COMPARE, _KCMP_VM = {"x86_64": 312, "aarch64": 272}, 1  # the call that tells what processes share
-_PIPE_BYTES = 64 * 1024  # a full one; programs cannot make one larger
+_PIPE_BYTES = 16 * mmap.PAGESIZE  # a full one; programs cannot make one larger
 # One line of /proc/<pid>/maps costs the kernel so much, about, and more for each process that was forked with it.
 _AREA_BYTES, _FORKED_AREA_BYTES = 512, 64
 # A longer line, which names a path of up to 16 KiB, counts as several: a program would make a look read gigabytes.
@@ -241,13 +242,13 @@ def _waits_for(thread: str) -> int:
 
 
 def _open_files(folder: str) -> list[tuple[str, str]]:
-    """Number and target of each."""
+    """Number and target of each; the latter is empty where its path is too long, or it was closed since."""
     found = []
     for name in _listed(folder):
         try:
             found.append((name, os.readlink(os.path.join(folder, name))))
-        except OSError:  # closed since it was listed
-            continue
+        except OSError:
+            found.append((name, ""))
     return found
 
 
