@@ -27,7 +27,8 @@ NUMBERS = {
                "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
                "the next one": 480, "ioctl": 16, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
                "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314,
-               "ustat": 136, "mincore": 27, "fadvise64": 221, "preadv2": 327, "openat": 257, "openat2": 437},
+               "ustat": 136, "mincore": 27, "fadvise64": 221, "preadv2": 327, "openat": 257, "openat2": 437,
+               "epoll_create1": 291},
     "aarch64": {"mmap": 222, "madvise": 233, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220,
                 "fcntl": 25, "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63,
                 "unshare": 97, "ptrace": 117, "sched_setaffinity": 122, "setpriority": 140, "memfd_create": 279,
@@ -39,7 +40,8 @@ NUMBERS = {
                 "set_mempolicy_home_node": 450, "futex_wait": 455, "statmount": 457, "open_tree_attr": 467,
                 "the next one": 480, "ioctl": 29, "process_madvise": 440, "process_mrelease": 448, "cachestat": 451,
                 "sched_setscheduler": 119, "sched_setparam": 118, "sched_setattr": 274,
-                "ustat": 60, "mincore": 232, "fadvise64": 223, "preadv2": 286, "openat": 56, "openat2": 437},
+                "ustat": 60, "mincore": 232, "fadvise64": 223, "preadv2": 286, "openat": 56, "openat2": 437,
+                "epoll_create1": 20},
 }  # fmt: skip
 
 
@@ -82,7 +84,7 @@ def answer(machine, call, *arguments, audit=None, number=None):
         # It is told that it has waited for the host's disks.
         *[(call, (), FAIL) for call in ("sync", "syncfs", "fsync", "fdatasync", "msync", "sync_file_range")],
         ("fadvise64", (3, 0, 0, 4), FAIL),  # nothing of a file is thrown out of the memory that others share
-        *[(call, (), FAIL | ENOSYS) for call in ("splice", "tee", "sendfile", "flock")],
+        *[(call, (), FAIL | ENOSYS) for call in ("splice", "tee", "sendfile", "flock", "epoll_create1")],
         *[(call, (), FAIL | ENOTSUP) for call in ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")],
         ("close_range", (3, 9, 0), ALLOW),
         ("close_range", (3, 9, 2), FAIL | EPERM),

@@ -327,6 +327,19 @@ async def test_child_interpreters_work(cell):
     assert execution.stdout.startswith("3.14"), execution.stderr
 
 
+@pytest.mark.parametrize("more", ["", ", numpy"], ids=["small", "warm"])
+async def test_asyncio_works_also_in_child_interpreters(cell, more):
+    code = "import asyncio, sys; print(asyncio.run(asyncio.sleep(0.01, 7)))"
+    execution = await cell.run(
+        f"import asyncio, sys{more}\n"
+        "async def main():\n"
+        f"    child = await asyncio.create_subprocess_exec(sys.executable, '-c', {code!r}, stdout=-1)\n"
+        "    print(await asyncio.gather(asyncio.to_thread(abs, -3), child.communicate()))\n"
+        "asyncio.run(main())"
+    )
+    assert execution.stdout == "[3, (b'7\\n', None)]\n", execution.stderr
+
+
 async def test_every_control_holds(local):
     found = await local.check()
     assert {check.name for check in found} >= {"network", "host files", "privileges", "memory limit", "process limit"}

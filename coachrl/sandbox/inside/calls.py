@@ -47,10 +47,12 @@ _PRETENDED: dict[str, Numbers] = {
 # Where memory is to lie is kept for each page of a file, in the kernel's memory, and stays while the file does. A
 # program that finds no such call takes the machine for one whose memory is all alike.
 # openat2 keeps its flags in memory, where a filter cannot read them.
+# Each watch of an epoll is the kernel's memory, of which all processes of a user have one share, and stays with an
+# epoll that a call waits for and nobody has open any more. Programs that find none poll.
 # A file that can be read can be locked whole, also against the host's programs. Locks on parts of files (fcntl), which
 # SQLite takes, keep others from writing alone where the file cannot be written.
 _ABSENT: dict[str, Numbers] = {
-    "flock": (73, 32), "openat2": (437, 437),
+    "flock": (73, 32), "openat2": (437, 437), "epoll_create": (213, 20), "epoll_create1": (291, 20),
     "splice": (275, 76), "tee": (276, 77), "sendfile": (40, 71), "mbind": (237, 235), "set_mempolicy": (238, 237),
     "get_mempolicy": (239, 236), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "set_mempolicy_home_node": (450, 450),
