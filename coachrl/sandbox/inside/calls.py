@@ -27,8 +27,9 @@ _DENIED: dict[str, Numbers] = {
     "seccomp": (317, 277),
     "syslog": (103, 116),  # the kernel's log is the host's; many systems let everybody read it
     # One of quotas' commands is open to everybody, and writes the host's disks; ustat tells of disks that nobody here
-    # can see.
-    "quotactl": (179, 60), "quotactl_fd": (443, 443), "ustat": (136, 60),
+    # can see, sysfs which file systems the host knows, and the last two how its clock is kept.
+    "quotactl": (179, 60), "quotactl_fd": (443, 443), "ustat": (136, 60), "sysfs": (139, 60),
+    "adjtimex": (159, 171), "clock_adjtime": (305, 266),
     # The advice that madvise may not give, by another way; and which pages of a file others have read.
     "process_madvise": (440, 440), "process_mrelease": (448, 448), "cachestat": (451, 451), "mincore": (27, 232),
     # A program that steps back behind all others takes minutes to end where they are busy, and its room with it.
