@@ -400,6 +400,25 @@ async def test_packages_come_with_what_they_need_and_no_tables():
     assert "sklearn/datasets/data" in packages.hidden
 
 
+async def test_packages_of_the_system_are_hidden_whatever_their_language(tmp_path, monkeypatch):
+    library = tmp_path.resolve() / "lib"
+    hidden = [
+        library / name for name in ("R/library", "node_modules", "pypy3/dist-packages", "python3.11/site-packages")
+    ]
+    for folder in hidden:
+        folder.mkdir(parents=True)
+    (library / "R" / "site-library").symlink_to("library")
+    (library / "node_modules" / "more-packages").mkdir()
+    (library / "tools").mkdir()
+    (library / "tools" / "list-packages").touch()
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    given = list(bubblewrap._system_arguments())
+    empty = [
+        given[n + 1] for n, word in enumerate(given) if word == "--tmpfs" and given[n + 1].startswith(str(library))
+    ]
+    assert empty == sorted(map(str, hidden))
+
+
 async def test_a_copy_takes_no_more_room_than_what_is_copied(cell):
     made = await cell.run(
         "import os\n"
