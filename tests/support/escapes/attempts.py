@@ -186,6 +186,7 @@ ATTEMPTS = [
         for name in ("diabetes", "breast_cancer", "wine", "iris", "digits", "linnerud")
     ),
     Attempt("labels", "tables in packages", "assert [n for p in sys.path if 'packages' in p for _, _, names in os.walk(p) for n in names if n.endswith(('.csv', '.csv.gz', '.arff'))]", open_outside=True),
+    Attempt("labels", "iris in the order of its labels, in tests of packages", "import scipy; assert [n for _, _, names in os.walk(os.path.dirname(scipy.__file__)) for n in names if 'iris' in n]", open_outside=True),
     *(
         Attempt("labels", f"import {name}", f"import {name}")
         for name in ("coachrl", "bokeh_sampledata", "lifelines", "torch", "transformers", "pip", "inside", "litellm")
