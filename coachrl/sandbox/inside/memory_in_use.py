@@ -41,6 +41,9 @@ _MOST_SENT = 253  # files by one call
 _RECORD_BYTES = 32 * 1024
 _PART_BYTES = 64 * 1024  # of a file of /proc, read at once
 _COUNT_EVERY_S = 0.5  # pipes, areas and locks take time to count
+# Each processor may keep so many pages of a process to itself that its `status` does not show (percpu_counter_batch).
+_CPUS = os.cpu_count() or 1
+_UNTOLD_BYTES = _CPUS * max(32, 2 * _CPUS) * mmap.PAGESIZE
 _SCRATCH = ("tmp", "dev/shm")
 _ALL = ("Anon", "Shmem")
 _ANONYMOUS = ("Anon",)
@@ -98,11 +101,11 @@ class RoomMemory:
 def uses_more_than(pids: Collection[int], limit_bytes: int, kinds: tuple[str, ...] = _ALL) -> bool:
     """Whether `pids` hold more than `limit_bytes` together, page tables included. What they share is counted once, and
     pages of the waiting interpreters are shared with them. kinds: of pages, as the kernel names them."""
-    # The exact figure costs a walk over all pages; it is needed only where the cheap upper bound is too high.
+    # The exact figure costs a walk over all pages; it is needed only where an upper bound, which is cheap, is too high.
     views = [_view(pid) for pid in pids]
     resident = tuple(f"Rss{kind}:" for kind in kinds)
     tables = [_fields_kb(f"{view}/status", ("VmPTE:", "VmSwap:", *resident)) for view in views]
-    if sum(sum(table.values()) for table in tables) * 1024 <= limit_bytes:
+    if sum(_UNTOLD_BYTES + 1024 * sum(table.values()) for table in tables) <= limit_bytes:
         return False
     shared = ("SwapPss:", *(f"Pss_{kind}:" for kind in kinds))
     counted = zip(views, tables, _first_of_each_memory(views), strict=True)
