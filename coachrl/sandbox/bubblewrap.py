@@ -30,6 +30,8 @@ _CAPABILITIES = (
     "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
 )  # fmt: skip
 _NOBODY = 65534
+# Below the system's folders. Those of other languages ship tables, too: R's survival has the labels of a task.
+_SYSTEM_PACKAGES = ("*/*-packages", "R/*library", "node_modules")
 _OPEN_FILES = 1 << 14
 _THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB")
 
@@ -87,9 +89,10 @@ def _system_arguments() -> Iterator[str]:
         yield from ("--dir", str(parent))
     for folder in real:
         yield from ("--ro-bind", str(folder), str(folder))
-    for folder in real:
-        for packages in sorted(folder.glob("python3*/*-packages")):
-            yield from ("--tmpfs", str(packages), "--remount-ro", str(packages))
+    packages = {place.resolve() for folder in real for pattern in _SYSTEM_PACKAGES for place in folder.glob(pattern)}
+    for place in sorted(packages):
+        if place.is_dir() and packages.isdisjoint(place.parents) and any(map(place.is_relative_to, real)):
+            yield from ("--tmpfs", str(place), "--remount-ro", str(place))
     for name in ("bin", "lib", "lib32", "lib64"):
         path = Path("/", name)
         if path.is_symlink():

@@ -11,7 +11,8 @@ import base64
 import io
 import json
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ REPORT = "coachrl-report"
 _WORDS_BYTES = 16 * 2**20  # of a server, beside the report
 _ANSWER_VALUES = 100_000  # in an answer, whose few fields hold text
 _UNREADABLE = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError)  # raised by what is no report
+_NAME_BYTES, _PATH_BYTES = 255, 4096  # the most that a system takes, the latter with a byte that ends it
 _VALUES_A_FILE = 64  # in a report: its name in several lists, with commas of its own
 
 
@@ -132,14 +134,36 @@ def _unpack(packed: bytes, limits: Limits) -> tuple[Execution, Contents | None]:
 
 
 def _contents(header: Mapping[str, Any], stream: io.BytesIO, limits: Limits) -> Contents:
+    if len(wire.pack(dict(header))) > wire.MAX_REQUEST_BYTES // 2:
+        raise ValueError("more names than the next order holds")
     files = {checked_name(name): wire.read_exactly(stream, _size(size)) for name, size in header["files"]}
     modes = {checked_name(name): _size(mode) & 0o777 for name, mode in header["modes"] if name in files}
     folders = tuple(checked_name(name) for name in header["folders"])
-    links = tuple((checked_name(name), str(target)) for name, target in header["links"])
+    links = tuple((checked_name(name), _target(target)) for name, target in header["links"])
     held = sum(map(len, files.values()))
     if max(len(files), len(folders), len(links)) > limits.max_files or held > limits.disk_mb * 2**20:
         raise ValueError("more files than a workspace holds")
+    _require_places([*files, *(name for name, _ in links)], folders)
     return Contents(files, modes, folders, links)
+
+
+def _require_places(leaves: Sequence[str], folders: Sequence[str]) -> None:
+    """Raises ValueError where no folder can hold all of them: the next execution could not begin, as if the server were
+    to blame."""
+    ends, names = set(leaves), [*leaves, *folders]
+    if len(set(names)) < len(names):
+        raise ValueError("two of one name")
+    for parts in (name.split("/") for name in names):
+        if any(len(os.fsencode(part)) > _NAME_BYTES for part in parts):
+            raise ValueError("a name that is too long")
+        if any("/".join(parts[:depth]) in ends for depth in range(1, len(parts))):
+            raise ValueError("a name below what is no folder")
+
+
+def _target(value: object) -> str:
+    if not isinstance(value, str) or "\0" in value or not 0 < len(os.fsencode(value)) < _PATH_BYTES:
+        raise ValueError(f"{value!r} is nothing that a link leads to")
+    return value
 
 
 def _size(value: object) -> int:

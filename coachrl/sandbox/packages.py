@@ -30,6 +30,8 @@ PRELOAD = {
 # A package's folders that hold tables are emptied inside: benchmark tasks are made of such data, labels included.
 _TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".arff", ".arff.gz", ".data", ".rda", ".parquet", ".feather", ".json.gz")
 
+_TEST_DATA = "/tests/data/"  # tables in any form: scipy's have iris, in the order of its labels
+
 
 @dataclass(frozen=True)
 class Packages:
@@ -62,7 +64,7 @@ def resolve(names: tuple[str, ...] | None) -> Packages:
                 continue
             if top not in entries:
                 entries[top] = Path(str(distribution.locate_file(top))).resolve()
-            if file.name.endswith(_TABLE_SUFFIXES) and len(file.parts) > 1:
+            if (file.name.endswith(_TABLE_SUFFIXES) and len(file.parts) > 1) or _TEST_DATA in file.as_posix():
                 hidden.add(str(file.parent))
     preload = tuple(module for name in wanted for module in PRELOAD.get(name, ()))
     return Packages(dict(sorted(entries.items())), _outermost(hidden), preload)

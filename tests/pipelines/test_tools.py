@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import threading
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,7 @@ from coachrl.coach.prompt_rendering import find_coach_prompt, render_request
 from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Pipeline
-from coachrl.pipelines.team.tools import MOST_CALLS, call_tools, load_tools, told_of
+from coachrl.pipelines.team.tools import MOST_CALLS, OPEN, call_tools, load_tools, told_of, without_calls
 from coachrl.prompts import parse_prompt
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
@@ -209,6 +210,13 @@ def test_each_call_comes_to_one_line(text, told):
 
 def test_text_without_a_call_and_hidden_thinking_call_nothing():
     assert made("add(1, 2)") == () == made(f"<think>{call('add', first=1)}</think>Three.")
+
+
+def test_a_reply_of_thousands_of_beginnings_is_read_at_once():
+    began = time.process_time()
+    text = f"Adding. {call('add', first=1)} {OPEN * 10_000}"
+    assert made(text)[0].result == "2" and without_calls(text) == "Adding."
+    assert time.process_time() - began < 2
 
 
 def test_results_are_cut_and_can_be_tokenized():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from coachrl.audit.data.foreign import files_of
 from coachrl.config import SandboxConfig
+from coachrl.doctor.sandbox import CALLS
 from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable, TaskError
 from coachrl.sandbox import answers, bubblewrap, checks, make_sandbox
 from coachrl.sandbox.base import limits_of, read_host_files
@@ -103,6 +105,25 @@ async def test_process_limit_counts_this_execution_alone(local):
     executions = await asyncio.gather(*(cell.run(many) for cell in cells))
     assert [e.stdout for e in executions] == ["forked\n"] * 2, executions
     for cell in cells:
+        await cell.close()
+
+
+async def test_signals_and_timers_that_wait_count_for_this_execution_alone(local):
+    number = CALLS["timer_create"][platform.machine() == "aarch64"]
+    take = (
+        "import ctypes, time\nlibc = ctypes.CDLL(None)\n"
+        f"make = lambda: libc.syscall({number}, 1, None, ctypes.byref(ctypes.c_int()))\n"
+        "print(next(made for made in range(9999) if make() != 0))\n"
+        "open('taken', 'w').close()\n"
+        "time.sleep(2)"
+    )
+    first, second = [await local.open({}) for _ in range(2)]
+    running = asyncio.create_task(first.run(take))
+    while "taken" not in await first.files():
+        await asyncio.sleep(0.02)
+    assert (await second.run(take)).stdout == "256\n"
+    assert (await running).stdout == "256\n"
+    for cell in (first, second):
         await cell.close()
 
 
@@ -306,6 +327,19 @@ async def test_child_interpreters_work(cell):
     assert execution.stdout.startswith("3.14"), execution.stderr
 
 
+@pytest.mark.parametrize("more", ["", ", numpy"], ids=["small", "warm"])
+async def test_asyncio_works_also_in_child_interpreters(cell, more):
+    code = "import asyncio, sys; print(asyncio.run(asyncio.sleep(0.01, 7)))"
+    execution = await cell.run(
+        f"import asyncio, sys{more}\n"
+        "async def main():\n"
+        f"    child = await asyncio.create_subprocess_exec(sys.executable, '-c', {code!r}, stdout=-1)\n"
+        "    print(await asyncio.gather(asyncio.to_thread(abs, -3), child.communicate()))\n"
+        "asyncio.run(main())"
+    )
+    assert execution.stdout == "[3, (b'7\\n', None)]\n", execution.stderr
+
+
 async def test_every_control_holds(local):
     found = await local.check()
     assert {check.name for check in found} >= {"network", "host files", "privileges", "memory limit", "process limit"}
@@ -363,7 +397,26 @@ async def test_packages_come_with_what_they_need_and_no_tables():
     packages = resolve(("scikit-learn",))
     assert {"sklearn", "numpy", "scipy", "joblib", "threadpoolctl.py"} <= set(packages.entries)
     assert "pandas" not in packages.entries
-    assert "sklearn/datasets/data" in packages.hidden
+    assert {"sklearn/datasets/data", "scipy/spatial/tests/data"} <= set(packages.hidden)
+
+
+async def test_packages_of_the_system_are_hidden_whatever_their_language(tmp_path, monkeypatch):
+    library = tmp_path.resolve() / "lib"
+    hidden = [
+        library / name for name in ("R/library", "node_modules", "pypy3/dist-packages", "python3.11/site-packages")
+    ]
+    for folder in hidden:
+        folder.mkdir(parents=True)
+    (library / "R" / "site-library").symlink_to("library")
+    (library / "node_modules" / "more-packages").mkdir()
+    (library / "tools").mkdir()
+    (library / "tools" / "list-packages").touch()
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    given = list(bubblewrap._system_arguments())
+    empty = [
+        given[n + 1] for n, word in enumerate(given) if word == "--tmpfs" and given[n + 1].startswith(str(library))
+    ]
+    assert empty == sorted(map(str, hidden))
 
 
 async def test_a_copy_takes_no_more_room_than_what_is_copied(cell):

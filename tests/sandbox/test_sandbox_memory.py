@@ -36,6 +36,18 @@ try:
 except OSError: pass
 time.sleep(4)
 """
+LARGE_PAGES = """
+import ctypes, mmap
+def large():
+    lines = open('/proc/self/smaps_rollup').read().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith('AnonHugePages:'))
+before = large()
+ctypes.CDLL(None).prctl(41, 0, 0, 0, 0)
+area = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+area.madvise(14)
+area.write(bytes(8 << 20))
+print(large() > before)
+"""
 FILES = ("cgroup.procs", "cgroup.subtree_control", "memory.events", "memory.max", "memory.oom.group")
 
 
@@ -193,16 +205,23 @@ def test_programs_at_once_fit_into_the_machine(monkeypatch):
     assert [cgroups.usual_concurrency(size) for size in (64, 2048, 100_000)] == [64, 4, 1]
 
 
-def test_pipes_with_a_name_count_as_those_without(tmp_path):
-    before = memory_in_use._file_bytes(["/proc/self"], 1 << 40)
+@pytest.mark.parametrize("depth", [0, 20], ids=["near", "too deep for a path"])
+def test_pipes_with_a_name_count_as_those_without(tmp_path, depth):
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d" * 250, dir_fd=folder)
+        above, folder = folder, os.open("d" * 250, os.O_RDONLY, dir_fd=folder)
+        os.close(above)
+    before = memory_in_use._file_bytes(["/proc/self"])
     opened = []
     for _ in range(3):  # of one name, one after the other
-        os.mkfifo(tmp_path / "pipe")
-        opened += [os.open(tmp_path / "pipe", os.O_RDWR) for _ in range(2)]
-        (tmp_path / "pipe").unlink()
-    assert memory_in_use._file_bytes(["/proc/self"], 1 << 40) == before + 3 * memory_in_use._PIPE_BYTES
-    for number in opened:
+        os.mkfifo("pipe", dir_fd=folder)
+        opened += [os.open("pipe", os.O_RDWR, dir_fd=folder) for _ in range(2)]
+        os.unlink("pipe", dir_fd=folder)
+    assert memory_in_use._file_bytes(["/proc/self"]) == before + 3 * memory_in_use._PIPE_BYTES
+    for number in (*opened, folder):
         os.close(number)
+    subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)
 
 
 def test_locks_count_behind_thousands_of_others(tmp_path):
@@ -228,3 +247,10 @@ async def test_what_the_kernel_keeps_of_the_records_of_proc_counts(local):
     cell = await sandbox.open({})
     assert (await cell.run(RECORDS)).state == "oom"
     await sandbox.close()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_no_page_is_larger_than_what_shows_of_it(cell, local):
+    if local.cgroups is not None:
+        pytest.skip("the kernel counts large pages as a whole for the cgroup of a program")
+    assert (await cell.run(LARGE_PAGES)).stdout == "False\n"

@@ -34,7 +34,7 @@ from coachrl.types import Role, ToolCall
 
 MOST_CALLS = 8
 """Calls of one reply; what stands after them is not run, and the agent is told so."""
-OPEN = "<tool_call>"
+OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _ARGUMENTS = ("arguments", "parameters")  # models differ in what they call them
 
@@ -150,15 +150,22 @@ def told_of(tools: Iterable[Mapping[str, Any]]) -> str:
 
 def calls_in(text: str) -> list[str]:
     """The JSON of each call in a reply, unread; one that was never closed is there as far as it goes."""
-    said = visible(text)
-    found = _CALL.findall(said)
-    rest = _CALL.sub("", said)
+    closed, rest = _around_last_end(text)
+    found = _CALL.findall(closed)
     return [*found, rest.partition(OPEN)[2]] if OPEN in rest else found
 
 
 def without_calls(text: str) -> str:
     """A reply's words beside its calls."""
-    return _CALL.sub("", visible(text)).partition(OPEN)[0].strip()
+    closed, rest = _around_last_end(text)
+    return (_CALL.sub("", closed) + rest).partition(OPEN)[0].strip()
+
+
+def _around_last_end(text: str) -> tuple[str, str]:
+    """A reply up to where its last call ends, and the rest, in which none does: the pattern would look through all of
+    it from each of thousands of beginnings."""
+    closed, end, rest = visible(text).rpartition(_CLOSE)
+    return closed + end, rest
 
 
 async def call_tools(text: str, tools: Mapping[str, Tool], role: Role) -> tuple[ToolCall, ...]:

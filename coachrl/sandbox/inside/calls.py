@@ -27,8 +27,9 @@ _DENIED: dict[str, Numbers] = {
     "seccomp": (317, 277),
     "syslog": (103, 116),  # the kernel's log is the host's; many systems let everybody read it
     # One of quotas' commands is open to everybody, and writes the host's disks; ustat tells of disks that nobody here
-    # can see.
-    "quotactl": (179, 60), "quotactl_fd": (443, 443), "ustat": (136, 60),
+    # can see, sysfs which file systems the host knows, and the last two how its clock is kept.
+    "quotactl": (179, 60), "quotactl_fd": (443, 443), "ustat": (136, 60), "sysfs": (139, 60),
+    "adjtimex": (159, 171), "clock_adjtime": (305, 266),
     # The advice that madvise may not give, by another way; and which pages of a file others have read.
     "process_madvise": (440, 440), "process_mrelease": (448, 448), "cachestat": (451, 451), "mincore": (27, 232),
     # A program that steps back behind all others takes minutes to end where they are busy, and its room with it.
@@ -47,10 +48,12 @@ _PRETENDED: dict[str, Numbers] = {
 # Where memory is to lie is kept for each page of a file, in the kernel's memory, and stays while the file does. A
 # program that finds no such call takes the machine for one whose memory is all alike.
 # openat2 keeps its flags in memory, where a filter cannot read them.
+# Each watch of an epoll is the kernel's memory, of which all processes of a user have one share, and stays with an
+# epoll that a call waits for and nobody has open any more. Programs that find none poll.
 # A file that can be read can be locked whole, also against the host's programs. Locks on parts of files (fcntl), which
 # SQLite takes, keep others from writing alone where the file cannot be written.
 _ABSENT: dict[str, Numbers] = {
-    "flock": (73, 32), "openat2": (437, 437),
+    "flock": (73, 32), "openat2": (437, 437), "epoll_create": (213, 20), "epoll_create1": (291, 20),
     "splice": (275, 76), "tee": (276, 77), "sendfile": (40, 71), "mbind": (237, 235), "set_mempolicy": (238, 237),
     "get_mempolicy": (239, 236), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "set_mempolicy_home_node": (450, 450),
@@ -89,6 +92,7 @@ _FIRST_LATER_ADVICE = 20
 # (RWF_DONTCACHE) comes from the host's disks each time. What comes later still, nobody has looked at.
 _PREADV2, _RWF_NOWAIT, _LATER_READS = (327, 286), 0x08, 0xFFFFFFC0
 _PR_SCHED_CORE = 62  # a processor's other half stands still while a program runs that shares with none
+_PR_SET_THP_DISABLE = 41  # see `jail.without_large_pages`
 _CLOSE_RANGE, _CLOSE_RANGE_UNSHARE = (436, 436), 2
 # Memory that is of no file and of no process alone: once its pages are let go of (MADV_DONTNEED), nothing shows them.
 _MMAP, _MAP_SHARED, _MAP_ANONYMOUS = (9, 222), 0x01, 0x20
@@ -169,7 +173,7 @@ def _rules(column: int) -> list[tuple[Numbers, list[bytes]]]:
     rules.append((_CLONE, [_argument(0), *_where(_ANY_BIT, _CLONE_PARENT, _REFUSE), *alone, *shared, _ALLOW]))
     rules.append((_CLOSE_RANGE, [_argument(2), *_where(_ANY_BIT, _CLOSE_RANGE_UNSHARE, _REFUSE), _ALLOW]))
     later = _where(_AT_LEAST, _PR_FUTEX_HASH, *_where(_EQUAL, _PR_SET_VMA, _ALLOW), _error(_EINVAL))
-    settings = (_PR_SET_SECCOMP, _PR_SET_MEMORY_MERGE, _PR_SCHED_CORE)
+    settings = (_PR_SET_SECCOMP, _PR_SET_THP_DISABLE, _PR_SET_MEMORY_MERGE, _PR_SCHED_CORE)
     refused = [step for setting in settings for step in _where(_EQUAL, setting, _REFUSE)]
     rules.append((_PRCTL, [_argument(0), *refused, *later, _ALLOW]))
     advice = [

@@ -30,6 +30,7 @@ _MS_REC, _MS_PRIVATE = 16384, 1 << 18
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_PR_SET_THP_DISABLE = 41
 _SECCOMP_MODE_FILTER = 2
 
 
@@ -150,7 +151,9 @@ def hold_signals() -> None:
 
     What is not taken waits, at the cost of the user who started coachrl: few may."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
-    _lower(resource.RLIMIT_SIGPENDING, _MOST_SIGNALS)
+    hard = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
+    few = _MOST_SIGNALS if hard == resource.RLIM_INFINITY else min(_MOST_SIGNALS, hard)
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (few, hard))
 
 
 def stand_alone() -> None:
@@ -164,12 +167,21 @@ def set_dumpable(value: bool) -> None:
     _prctl(_PR_SET_DUMPABLE, int(value))
 
 
+def without_large_pages() -> None:
+    """For this process and those that come of it. A large page that is let go of but for a small part shows as that
+    part, and stays whole until the kernel lacks memory."""
+    _prctl(_PR_SET_THP_DISABLE, 1)
+
+
 def enter(whole_proc: int, limits: Limits) -> None:
     """Give up everything that the agent's code must not have. There is no way back.
 
     A user namespace of its own makes the process limit count this execution alone, and holds no capability.
     """
     _become_code_user()
+    # Of the limit that is set now, all programs that are made so have a share together, and one could take it whole.
+    hard = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (hard, hard))
     unshare(CLONE_NEWUSER)
     for name, text in (
         ("setgroups", "deny"),

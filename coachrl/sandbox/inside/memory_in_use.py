@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
 import os
 import platform
 import socket
@@ -18,31 +19,31 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 
 _COMPARE, _KCMP_VM = {"x86_64": 312, "aarch64": 272}, 1  # the call that tells what processes share
-_PIPE_BYTES = 64 * 1024  # a full one; programs cannot make one larger
+_PIPE_BYTES = 16 * mmap.PAGESIZE  # a full one; programs cannot make one larger
 # One line of /proc/<pid>/maps costs the kernel so much, about, and more for each process that was forked with it.
 _AREA_BYTES, _FORKED_AREA_BYTES = 512, 64
 # A longer line, which names a path of up to 16 KiB, counts as several: a program would make a look read gigabytes.
 _LINE_CHARS = 256
 # A lock on a part of a file takes far less, but /proc/locks is slow to read: nobody needs many, and more cost dearly.
 _FREE_LOCKS, _LOCK_BYTES, _MOST_LOCKS = 256, 1024 * 1024, 4096
-# A watch of epoll takes less, too, but all processes of a user share so many, and the host's may be that user's.
-_WATCH_BYTES, _MOST_WATCHES = 16 * 1024, 1 << 20
-# What lies in a socket until somebody takes it out is in nobody's list of open files: a pipe, or hundreds of watches.
-_SENT_FILE_BYTES = 4 * 1024 * 1024
-# Nor is what a call waits for that another thread has closed meanwhile. Nobody needs to wait for many.
+# Nobody's list of open files has what a call waits for that another thread has closed meanwhile, nor what is sent to a
+# socket that has no room. Nobody needs many of these.
 _FREE_WAITED, _MOST_WAITED = 512, 512  # the latter by one call, which may name a higher number than there are files
-# Number of each such call (poll, ppoll, select, pselect6), and which of its arguments says how many.
+# Number of each such call, and which of its arguments says how many (poll, ppoll, select, pselect6); None where none
+# does (sendmsg, sendmmsg).
 _WAITING = {
-    "x86_64": {"7": 1, "271": 1, "23": 0, "270": 0},
-    "aarch64": {"73": 1, "72": 0},
+    "x86_64": {"7": 1, "271": 1, "23": 0, "270": 0, "46": None, "307": None},
+    "aarch64": {"73": 1, "72": 0, "211": None, "269": None},
 }.get(platform.machine(), {})
-# What describes an open file is written out as a whole, all watches of an epoll, and kept until it has been read.
-_DESCRIPTION_BYTES = 64 * 1024 * 1024
-# Of other files of /proc the longest record that was read is kept, which may hold a path of four letters a byte, and
-# what describes the memory of a process that has ended.
+_MOST_SENT = 253  # files by one call
+# Of files of /proc the longest record that was read is kept, which may hold a path of four letters a byte, and what
+# describes the memory of a process that has ended.
 _RECORD_BYTES = 32 * 1024
 _PART_BYTES = 64 * 1024  # of a file of /proc, read at once
-_COUNT_EVERY_S = 0.5  # pipes, watches, areas and locks take time to count
+_COUNT_EVERY_S = 0.5  # pipes, areas and locks take time to count
+# Each processor may keep so many pages of a process to itself that its `status` does not show (percpu_counter_batch).
+_CPUS = os.cpu_count() or 1
+_UNTOLD_BYTES = _CPUS * max(32, 2 * _CPUS) * mmap.PAGESIZE
 _SCRATCH = ("tmp", "dev/shm")
 _ALL = ("Anon", "Shmem")
 _ANONYMOUS = ("Anon",)
@@ -74,7 +75,7 @@ class RoomMemory:
             return True
         if time.monotonic() >= self._next_count:
             views = [_view(pid) for pid in pids]
-            self._counted = _area_bytes(views, limit_bytes) + _file_bytes(views, limit_bytes)
+            self._counted = _area_bytes(views, limit_bytes) + _file_bytes(views)
             self._counted += _waiting_bytes(pids) + _lock_bytes(pids)
             self._next_count = time.monotonic() + _COUNT_EVERY_S
         beside = self._counted + sockets_in_use() * self._socket_bytes + self._scratch_bytes()
@@ -100,11 +101,11 @@ class RoomMemory:
 def uses_more_than(pids: Collection[int], limit_bytes: int, kinds: tuple[str, ...] = _ALL) -> bool:
     """Whether `pids` hold more than `limit_bytes` together, page tables included. What they share is counted once, and
     pages of the waiting interpreters are shared with them. kinds: of pages, as the kernel names them."""
-    # The exact figure costs a walk over all pages; it is needed only where the cheap upper bound is too high.
+    # The exact figure costs a walk over all pages; it is needed only where an upper bound, which is cheap, is too high.
     views = [_view(pid) for pid in pids]
     resident = tuple(f"Rss{kind}:" for kind in kinds)
     tables = [_fields_kb(f"{view}/status", ("VmPTE:", "VmSwap:", *resident)) for view in views]
-    if sum(sum(table.values()) for table in tables) * 1024 <= limit_bytes:
+    if sum(_UNTOLD_BYTES + 1024 * sum(table.values()) for table in tables) <= limit_bytes:
         return False
     shared = ("SwapPss:", *(f"Pss_{kind}:" for kind in kinds))
     counted = zip(views, tables, _first_of_each_memory(views), strict=True)
@@ -182,30 +183,23 @@ def _has_program(view: str) -> bool:
     return True
 
 
-def _file_bytes(views: Iterable[str], most: int) -> int:
-    """The most that the open pipes can hold, and what the watches, the files that were sent to a socket, descriptions
-    of files, and other files of /proc take; something above `most` where the watches take more."""
-    enough = min(_MOST_WATCHES, most // _WATCH_BYTES + 1)  # one epoll may be open under thousands of numbers
+def _file_bytes(views: Iterable[str]) -> int:
+    """The most that the open pipes can hold, and the files that were sent to a socket, as if each were one; and what
+    files of /proc take."""
     pipes: set[str] = set()
     sockets: dict[str, int] = {}  # each with the files that lie in it
-    watches = descriptions = records = 0
+    records = 0
     for view in views:
         for number, target in _open_files(f"{view}/fd"):
             if target.startswith("pipe:"):
                 pipes.add(target)
-            elif target == "anon_inode:[eventpoll]":
-                watches += _lines(f"{view}/fdinfo/{number}", enough - watches)
             elif target.startswith("socket:"):
                 sockets[target] = _files_sent_to(f"{view}/fdinfo/{number}")
-            elif "/fdinfo/" in target:
-                descriptions += 1
             elif target.startswith("/proc/"):
                 records += 1
             elif named := _named_pipe(f"{view}/fd/{number}"):
                 pipes.add(named)
-    sent = sum(sockets.values())
-    read_from_proc = _DESCRIPTION_BYTES * descriptions + _RECORD_BYTES * records
-    return _PIPE_BYTES * len(pipes) + _WATCH_BYTES * watches + _SENT_FILE_BYTES * sent + read_from_proc
+    return _PIPE_BYTES * (len(pipes) + sum(sockets.values())) + _RECORD_BYTES * records
 
 
 def _named_pipe(path: str) -> str:
@@ -226,9 +220,9 @@ def _files_sent_to(socket_info: str) -> int:
 
 
 def _waiting_bytes(pids: Iterable[int]) -> int:
-    """The same of the files that calls wait for."""
+    """The same of the files that calls wait for, or are just sending."""
     threads = (f"/proc/{pid}/task/{thread}" for pid in pids for thread in _listed(f"/proc/{pid}/task"))
-    return _SENT_FILE_BYTES * max(0, sum(map(_waits_for, threads)) - _FREE_WAITED)
+    return _PIPE_BYTES * max(0, sum(map(_waits_for, threads)) - _FREE_WAITED)
 
 
 def _waits_for(thread: str) -> int:
@@ -237,17 +231,20 @@ def _waits_for(thread: str) -> int:
             number, *arguments = file.read().split()
     except OSError:  # it has just ended
         return 0
-    return min(int(arguments[_WAITING[number]], 16), _MOST_WAITED) if number in _WAITING else 0
+    if number not in _WAITING:
+        return 0
+    place = _WAITING[number]
+    return _MOST_SENT if place is None else min(int(arguments[place], 16), _MOST_WAITED)
 
 
 def _open_files(folder: str) -> list[tuple[str, str]]:
-    """Number and target of each."""
+    """Number and target of each; the latter is empty where its path is too long, or it was closed since."""
     found = []
     for name in _listed(folder):
         try:
             found.append((name, os.readlink(os.path.join(folder, name))))
-        except OSError:  # closed since it was listed
-            continue
+        except OSError:
+            found.append((name, ""))
     return found
 
 

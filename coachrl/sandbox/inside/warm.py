@@ -192,7 +192,9 @@ def become_program(code: str, limits: Limits, whole_proc: int, files: ProgramFil
     most_files = os.sysconf("SC_OPEN_MAX")  # which the program's own limit is about to lower
     try:
         jail.stand_alone()
-        if files.cgroup is not None:
+        if files.cgroup is None:
+            jail.without_large_pages()
+        else:
             os.write(files.cgroup, b"0")
             jail.unshare(jail.CLONE_NEWCGROUP)  # or its own name for it would tell how many programs there were
         jail.set_dumpable(True)
@@ -204,6 +206,7 @@ def become_program(code: str, limits: Limits, whole_proc: int, files: ProgramFil
     except OSError as error:
         _fail(files, error)
     os.closerange(3, most_files)
+    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc,assignment]  # of those that are left
     forget_ourselves()
     program.run_and_exit(code)
 

@@ -164,6 +164,7 @@ ATTEMPTS = [
     Attempt("network", "flow labels, of which the host has few", "import struct; socket.socket(socket.AF_INET6).setsockopt(41, 32, struct.pack('16sIBBHHHI', b'\\x20\\x01' + bytes(14), socket.htonl(1), 0, 1, 3, 10, 10, 0))"),
     Attempt("kernel", "a call that came with Linux 6.10", "syscall(462, None, 0, 0)"),
     Attempt("kernel", "rules of landlock", "syscall(444, ctypes.byref(ctypes.c_uint64(1)), 8, 0)"),
+    Attempt("kernel", "watches of files that are ready (epoll), the kernel's memory", "import select; select.epoll()", open_outside=True),
     Attempt("kernel", "watches of files that others read", "call('inotify_init1', 0)", open_outside=True),
     Attempt("kernel", "word of changes in a folder of the host", "import fcntl, signal; signal.signal(signal.SIGIO, signal.SIG_IGN); fcntl.fcntl(os.open(os.path.dirname(os.__file__), os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_ACCESS)", open_outside=True),
     Attempt("kernel", "lease that keeps others from opening a file", "import fcntl; fcntl.fcntl(os.open('f', os.O_CREAT), fcntl.F_SETLEASE, fcntl.F_WRLCK)", open_outside=True),
@@ -185,6 +186,7 @@ ATTEMPTS = [
         for name in ("diabetes", "breast_cancer", "wine", "iris", "digits", "linnerud")
     ),
     Attempt("labels", "tables in packages", "assert [n for p in sys.path if 'packages' in p for _, _, names in os.walk(p) for n in names if n.endswith(('.csv', '.csv.gz', '.arff'))]", open_outside=True),
+    Attempt("labels", "iris in the order of its labels, in tests of packages", "import scipy; assert [n for _, _, names in os.walk(os.path.dirname(scipy.__file__)) for n in names if 'iris' in n]", open_outside=True),
     *(
         Attempt("labels", f"import {name}", f"import {name}")
         for name in ("coachrl", "bokeh_sampledata", "lifelines", "torch", "transformers", "pip", "inside", "litellm")

@@ -295,66 +295,6 @@ code = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)
 code.write(bytes.fromhex('b814000000cd80c3'))  # getpid by int 0x80
 ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
 """
-_SENT_WATCHES = """
-import os, select, socket, time
-watched = [end for _ in range(200) for end in os.pipe()]
-into, out = socket.socketpair()
-for _ in range(270):
-    watches = select.epoll()
-    for end in watched:
-        watches.register(end, select.EPOLLIN)
-    socket.send_fds(into, [b"x"], [watches.fileno()])
-    watches.close()
-time.sleep(600)
-"""
-# To count the watches again for each number and each process took minutes, in which nobody kept the time.
-_SHARED_WATCHES = """
-import os, select, time
-time.sleep(0.12)  # until they have been counted once
-watches, ends = select.epoll(), [os.pipe()[0] for _ in range(70)]
-for end in ends:
-    for number in range(150, 500):
-        os.dup2(end, number)
-        watches.register(number, 0)
-for number in range(150, 500): os.dup2(watches.fileno(), number)
-for _ in range(14):
-    if os.fork() == 0: break
-time.sleep(60)
-"""
-_KEPT_WATCHES = """
-import os, select, threading, time
-end = os.pipe()[0]
-ends = [os.dup(end) for _ in range(100)]
-for _ in range(10):
-    watches, kept = [select.epoll() for _ in range(100)], select.poll()
-    for watch in watches:
-        kept.register(watch)
-        for one in ends: watch.register(one)
-    threading.Thread(target=kept.poll, daemon=True).start()
-    time.sleep(0.02)
-    for watch in watches: watch.close()
-time.sleep(60)
-"""
-_WATCHES = """
-import os, select, time
-os.fork()
-end = os.pipe()[0]
-ends = [os.dup(end) for _ in range(250)]
-watches = [select.epoll() for _ in range(240)]
-for watch in watches:
-    for one in ends: watch.register(one)
-time.sleep(60)
-"""
-_DESCRIPTIONS = """
-import os, select, time
-watches, held = select.epoll(), []
-try:
-    while True:
-        held.append(os.open(f'/proc/self/fdinfo/{watches.fileno()}', os.O_RDONLY))
-        os.read(held[-1], 1)
-except OSError: pass
-time.sleep(60)
-"""
 _DROPPABLE = """
 import ctypes, os, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -434,11 +374,6 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ),
     ("bombs", "shared memory that it lets go of"): _ends(_LET_GO, "error"),
     ("bombs", "locks"): _ends(_LOCKS, "oom", "error"),
-    ("bombs", "watches of files"): _ends(_WATCHES, "oom", "error"),
-    ("bombs", "watches that many processes have under many numbers"): _ends(_SHARED_WATCHES, "oom", "error", timeout_s=_SHORT_S),
-    ("bombs", "watches in files that a call waits for"): _ends(_KEPT_WATCHES, "oom"),
-    ("bombs", "descriptions of files, half read"): _ends(_DESCRIPTIONS, "oom", "error"),
-    ("bombs", "watches in files that lie in a socket"): _ends(_SENT_WATCHES, "oom", "error"),
     ("bombs", "pages of a file that is gone, kept in sockets"): _ends(_PAGES_IN_SOCKETS, "oom", "error"),
     ("bombs", "memory of processes without a first thread"): _ends(_WITHOUT_FIRST_THREAD, "oom"),
     **{
