@@ -75,6 +75,27 @@ def test_an_error_in_code_of_ones_own_says_in_the_end_how_to_go_on(small, capfd)
     assert capfd.readouterr().err.splitlines()[-1] == said
 
 
+def test_a_run_whose_tasks_were_edited_goes_on_only_where_it_is_told_to(small, capfd):
+    def write(answers):
+        problems.write_text("".join(f'{{"problem": "What is 2 + {n}?", "answer": {n}}}\n' for n in answers))
+
+    problems = Path("sums.jsonl")
+    write([1, 2, 3])
+    run = coachrl.train(small, tasks={"source": "math", "train": str(problems), "heldout_count": 1}, quiet=True)
+    write([1, 2, 4, 5])  # by which another task is held out, too
+    before = (run.folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match=r"of 2 training tasks .*of 1 held-out task .*remove .*tasks\.json"):
+        coachrl.train(resume=run, quiet=True)
+    assert (run.folder / "metrics.jsonl").read_bytes() == before
+    coachrl.evaluate(run)
+    assert "not the tasks that the run began with" in capfd.readouterr().err
+    coachrl.evaluate(run, **{"tasks.heldout_count": 2})  # others were asked for
+    assert "not the tasks" not in capfd.readouterr().err
+    (run.folder / "tasks.json").unlink()
+    coachrl.train(resume=run, quiet=True)
+    coachrl.train(resume=run, quiet=True)
+
+
 async def test_a_rollout_gives_episodes_scores_and_tables(small, capfd, tmp_path):
     played = coachrl.rollout(small, count=3)
     assert len(played.episodes) == 3 and len(played.scores) == 6

@@ -1,0 +1,77 @@
+"""The tasks that a run began with, each as a digest: with others it would learn, and measure, something else."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coachrl.errors import ConfigError
+from coachrl.jsonl import write_aside
+from coachrl.parsing import read_json
+from coachrl.runs.folder import Run
+from coachrl.text import counted, one_line
+from coachrl.types import Task
+
+_FILE = "tasks.json"
+
+
+def keep_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> None:
+    """`tasks.json`: task id -> digest, of each set; what is there stays."""
+    path = run.folder / _FILE
+    if not path.exists():
+        write_aside(path, json.dumps(_digests(train, heldout), indent=1) + "\n")
+
+
+def check_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> None:
+    """Raises ConfigError where these are not the tasks that the run began with, as far as it has kept them."""
+    if changed := changed_tasks(run, train, heldout):
+        raise ConfigError(
+            f"{run.folder}: {changed}: put the task set back. To go on with the tasks as they are now, remove "
+            f"{run.folder / _FILE}; what was measured before and after is then not of the same tasks"
+        )
+
+
+def changed_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> str:
+    """How they differ from those that the run began with, in words; "" where they do not, or nobody knows."""
+    path = run.folder / _FILE
+    if not path.exists():
+        return ""
+    now, kept = _digests(train, heldout), read_json(path, str(path))
+    if not isinstance(kept, Mapping) or not all(isinstance(kept.get(name), Mapping) for name in now):
+        raise ConfigError(f"{path}: not the tasks of a run")
+    found = [_change(name, kept[name], now[name]) for name in now if kept[name] != now[name]]
+    return f"not the tasks that the run began with: {'; '.join(found)}" if found else ""
+
+
+def _change(name: str, kept: Mapping[str, Any], now: Mapping[str, str]) -> str:
+    """Of the set `name`, as "of its training tasks 2 are gone (a, b)"."""
+    kinds = {
+        "changed": [task for task in kept if task in now and kept[task] != now[task]],
+        "gone": [task for task in kept if task not in now],
+        "new": [task for task in now if task not in kept],
+    }
+    told = [f"{len(ids):,} {kind} ({one_line(', '.join(ids[:3]))})" for kind, ids in kinds.items() if ids]
+    return f"of {counted(len(kept), f'{name} task')} {', '.join(told)}"
+
+
+def _digests(train: Sequence[Task], heldout: Sequence[Task]) -> dict[str, dict[str, str]]:
+    return {
+        name: {task.id: _digest(task) for task in tasks} for name, tasks in (("training", train), ("held-out", heldout))
+    }
+
+
+def _digest(task: Task) -> str:
+    """Where its files lie does not count, nor do parts of the ground truth that are no plain data."""
+    try:
+        truth = json.dumps(task.ground_truth, default=_fields, skipkeys=True)
+    except (ValueError, RecursionError):  # a circle, or a number without end, in what a user's own function gave
+        truth = ""
+    return hashlib.blake2b(json.dumps([task.category, task.prompt, truth]).encode(), digest_size=8).hexdigest()
+
+
+def _fields(value: Any) -> Any:
+    is_data = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)} if is_data else None

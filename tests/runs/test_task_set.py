@@ -1,0 +1,70 @@
+"""Whether a run goes on with the tasks that it began with."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coachrl.config import RunConfig
+from coachrl.errors import ConfigError
+from coachrl.runs.folder import Run
+from coachrl.runs.task_set import changed_tasks, check_tasks, keep_tasks
+from coachrl.tasks.math.problems import MathTruth
+from coachrl.tasks.tabular.grading import TabularTruth
+from coachrl.types import Task
+
+TRAIN = [Task(f"t-{n}", "sums", f"What is {n} + 1?", ground_truth=MathTruth(str(n + 1))) for n in range(3)]
+HELDOUT = [Task("h-0", "sums", "What is 7 + 1?", ground_truth=MathTruth("8"))]
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run.create(RunConfig(name="one", out=tmp_path))
+    keep_tasks(run, TRAIN, HELDOUT)
+    return run
+
+
+def test_the_same_tasks_in_any_order_are_the_same(run):
+    assert changed_tasks(run, TRAIN[::-1], HELDOUT) == ""
+    check_tasks(run, TRAIN, HELDOUT)
+
+
+def test_what_changed_is_named_by_set_and_kind(run):
+    edited = replace(TRAIN[0], ground_truth=MathTruth("2"))
+    new = replace(TRAIN[2], id="t-9")
+    assert changed_tasks(run, [edited, TRAIN[1], new], HELDOUT) == (
+        "not the tasks that the run began with: of 3 training tasks 1 changed (t-0), 1 gone (t-2), 1 new (t-9)"
+    )
+    with pytest.raises(ConfigError, match=r"of 1 held-out task 1 changed \(h-0\): put the task set back\. To go on"):
+        check_tasks(run, TRAIN, [replace(HELDOUT[0], prompt="What is 6 + 2?")])
+
+
+def test_a_run_of_before_goes_on_and_keeps_its_tasks_from_then_on(run):
+    (run.folder / "tasks.json").unlink()
+    check_tasks(run, TRAIN[:1], HELDOUT)
+    keep_tasks(run, TRAIN[:1], HELDOUT)
+    keep_tasks(run, TRAIN, HELDOUT)
+    assert "2 new (t-1, t-2)" in changed_tasks(run, TRAIN, HELDOUT)
+
+
+def test_where_a_table_lies_does_not_count_and_any_truth_is_taken(run, tmp_path):
+    circle: list[object] = []
+    circle.append(circle)
+    truths = (
+        [TabularTruth("classification", "accuracy", "id", ("y",), tmp_path / part) for part in ("a", "b")],
+        [object(), object()],
+        [{3: {1, 2}}, {3: {2, 1}}],
+        [circle, circle],
+        [10**5000, 10**5000],
+    )
+    for kept, now in truths:
+        (run.folder / "tasks.json").unlink()
+        keep_tasks(run, [replace(TRAIN[0], ground_truth=kept, files={"a.csv": Path("a")})], HELDOUT)
+        assert changed_tasks(run, [replace(TRAIN[0], ground_truth=now)], HELDOUT) == ""
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"training": {}}', '{"training": 1, "held-out": 2}'])
+def test_a_damaged_list_is_named(run, text):
+    (run.folder / "tasks.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"tasks\.json"):
+        check_tasks(run, TRAIN, HELDOUT)
