@@ -27,7 +27,16 @@ from typing import Any, Literal
 from coachrl.config import RunConfig, dump_config, load_config, resumable_settings, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.files import named_path
-from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, fsync, json_line, read_jsonl, write_aside
+from coachrl.jsonl import (
+    append_jsonl,
+    drop_asides,
+    drop_torn_line,
+    follow_umask,
+    fsync,
+    json_line,
+    read_jsonl,
+    write_aside,
+)
 from coachrl.parsing import read_json
 from coachrl.runs import checkpoints, leftovers, log_file
 from coachrl.runs.frames import RunFrames, summary_html
@@ -296,6 +305,7 @@ class Run:
         aside.mkdir(parents=True)
         try:
             yield aside
+            follow_umask(aside)
             checkpoints.put_on_disk(aside)
         except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
