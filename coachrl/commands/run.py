@@ -24,9 +24,9 @@ from coachrl.errors import CheckpointError, EngineStuck, NothingTrained, Process
 from coachrl.jsonl import check_place, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
+from coachrl.runs.beginning import changed_tasks, check_tasks, check_team, keep_tasks
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_line, step_of
-from coachrl.runs.task_set import changed_tasks, check_tasks, keep_tasks
 from coachrl.runs.trackers import check_trackers, open_trackers
 from coachrl.trainers.algorithms.trial import try_algorithm
 from coachrl.trainers.callbacks import Callbacks, StepAudit
@@ -89,6 +89,7 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
         async with _prepare_training(config, run.ledger) as ready:
             tasks = (ready.train_tasks, ready.heldout_tasks)
             if resume:
+                check_team(run, ready.pipeline.roles)
                 check_tasks(run, *tasks)
             try_algorithm(config, ready.pipeline.roles, ready.train_tasks)
             plan = make_dry_run(config, max(0, first_step - 1), tasks, run.folder)
@@ -107,6 +108,7 @@ async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> D
             check_cache(config.coach.cache)
         tasks = (ready.train_tasks, ready.heldout_tasks)
         if folder is not None:
+            check_team(Run(folder), ready.pipeline.roles)
             check_tasks(Run(folder), *tasks)
         try_algorithm(config, ready.pipeline.roles, ready.train_tasks)
         plan = make_dry_run(config, done, tasks, folder, ready.unchecked)

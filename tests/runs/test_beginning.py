@@ -1,4 +1,4 @@
-"""Whether a run goes on with the tasks that it began with."""
+"""Whether a run goes on with the team and the tasks that it began with."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,11 +7,12 @@ import pytest
 
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
+from coachrl.prompts import parse_prompt
+from coachrl.runs.beginning import changed_tasks, check_tasks, check_team, keep_tasks
 from coachrl.runs.folder import Run
-from coachrl.runs.task_set import changed_tasks, check_tasks, keep_tasks
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.tasks.tabular.grading import TabularTruth
-from coachrl.types import Task
+from coachrl.types import Role, Task
 
 TRAIN = [Task(f"t-{n}", "sums", f"What is {n} + 1?", ground_truth=MathTruth(str(n + 1))) for n in range(3)]
 HELDOUT = [Task("h-0", "sums", "What is 7 + 1?", ground_truth=MathTruth("8"))]
@@ -68,3 +69,17 @@ def test_a_damaged_list_is_named(run, text):
     (run.folder / "tasks.json").write_text(text)
     with pytest.raises(ConfigError, match=r"tasks\.json"):
         check_tasks(run, TRAIN, HELDOUT)
+
+
+def test_a_team_whose_prompts_were_edited_is_named_by_its_roles(run):
+    def role(name, body, comment=""):
+        prompt = parse_prompt(f"---\n{comment}fields: [problem]\n---\n{body} {{{{problem}}}}", name)
+        return Role(name, policy="p", prompt=prompt)
+
+    check_team(run, [role("solver", "Solve.")])  # a run without roles.json
+    run.write_roles([role("solver", "Solve."), role("verifier", "Check.")])
+    check_team(run, [role("verifier", "Check."), role("solver", "Solve.", "# of mine\n")])
+    with pytest.raises(ConfigError, match=r"not the team .*changed: solver\): put .*roles\.json"):
+        check_team(run, [role("solver", "Solve it."), role("verifier", "Check.")])
+    with pytest.raises(ConfigError, match=r"changed: verifier"):
+        check_team(run, [role("solver", "Solve.")])

@@ -1,4 +1,4 @@
-"""The tasks that a run began with, each as a digest: with others it would learn, and measure, something else."""
+"""What a run began with, its team and its tasks: with others it would learn, and measure, something else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
+from coachrl.runs.records import role_record
 from coachrl.text import counted, one_line
-from coachrl.types import Task
+from coachrl.types import Role, Task
 
 _FILE = "tasks.json"
 
@@ -31,6 +32,17 @@ def check_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> Non
         raise ConfigError(
             f"{run.folder}: {changed}: put the task set back. To go on with the tasks as they are now, remove "
             f"{run.folder / _FILE}; what was measured before and after is then not of the same tasks"
+        )
+
+
+def check_team(run: Run, team: Sequence[Role]) -> None:
+    """Raises ConfigError where this is not the team of `roles.json`. What reads the run goes by that file."""
+    kept, now = ({role.name: _role_text(role) for role in roles} for roles in (run.roles() or team, team))
+    if changed := [name for name in {**kept, **now} if kept.get(name) != now.get(name)]:
+        raise ConfigError(
+            f"{run.folder}: not the team that the run began with (changed: {one_line(', '.join(changed))}): put its "
+            f"prompts back. To go on with the team as it is now, remove {run.folder / 'roles.json'}; what was played "
+            "before is then read as if this team had"
         )
 
 
@@ -70,6 +82,14 @@ def _digest(task: Task) -> str:
     except (ValueError, RecursionError):  # a circle, or a number without end, in what a user's own function gave
         truth = ""
     return hashlib.blake2b(json.dumps([task.category, task.prompt, truth]).encode(), digest_size=8).hexdigest()
+
+
+def _role_text(role: Role) -> str:
+    """All that it plays by, and not how its prompt files are written."""
+    record = role_record(role)
+    for key in ("prompt", "feedback"):
+        record[key] = record[key]["body"]
+    return json.dumps(record)
 
 
 def _fields(value: Any) -> Any:
