@@ -47,13 +47,17 @@ def check_team(run: Run, team: Sequence[Role]) -> None:
 
 
 def changed_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> str:
-    """How they differ from those that the run began with, in words; "" where they do not, or nobody knows."""
+    """How they differ from those that the run began with, in words, or why nobody can say; "" where they do not, or
+    the run has kept none."""
     path = run.folder / _FILE
     if not path.exists():
         return ""
-    now, kept = _digests(train, heldout), read_json(path, str(path))
+    try:
+        now, kept = _digests(train, heldout), read_json(path, _FILE)
+    except ConfigError as error:
+        return str(error)
     if not isinstance(kept, Mapping) or not all(isinstance(kept.get(name), Mapping) for name in now):
-        raise ConfigError(f"{path}: not the tasks of a run")
+        return f"{_FILE} does not hold the tasks of a run"
     found = [_change(name, kept[name], now[name]) for name in now if kept[name] != now[name]]
     return f"not the tasks that the run began with: {'; '.join(found)}" if found else ""
 
