@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 LOCK = "train.lock"
 MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 _TRIES = 20
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 _EPISODE_FILE = re.compile(r"(step|eval)-[0-9]{1,10}")
 
 
@@ -94,6 +95,8 @@ class Run:
             folder = _renamed(aside, folder, numbered=config.name is None)
         except BaseException as error:  # Ctrl-C, too, leaves nothing
             shutil.rmtree(aside, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in _TAKEN:  # another process has just made it
+                raise ConfigError(_exists(folder)) from error
             if isinstance(error, OSError):
                 raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
             raise
@@ -113,7 +116,7 @@ class Run:
             raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
         folder = named_path(config.out / name, "run folder")
         if config.name is not None and folder.exists():
-            raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {quote(str(folder))}")
+            raise ConfigError(_exists(folder))
         above = next(place for place in folder.parents if os.path.lexists(place))
         if not above.is_dir():
             raise ConfigError(f"run folder {folder} cannot be written: {above} is no folder")
@@ -364,6 +367,10 @@ class Run:
         _link(latest, Path(self.folder.name))
 
 
+def _exists(folder: Path) -> str:
+    return f"run folder {folder} exists; choose another name=…, or --resume {quote(str(folder))}"
+
+
 def _link(latest: Path, run: Path) -> bool:
     """Whether `latest` could be made to point to the run: it is moved at once, whoever else moves it."""
     aside = latest.with_name(f".{latest.name}.{os.getpid()}")
@@ -403,7 +410,7 @@ def _renamed(aside: Path, folder: Path, numbered: bool) -> Path:
         try:
             aside.rename(place)
         except OSError as error:
-            if not numbered or error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            if not numbered or error.errno not in _TAKEN:
                 raise
         else:
             break
