@@ -12,7 +12,7 @@ from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
-from coachrl.runs.records import role_record
+from coachrl.runs.records import role_as_kept, role_record
 from coachrl.text import counted, one_line
 from coachrl.types import Role, Task
 
@@ -90,7 +90,7 @@ def _digest(task: Task) -> str:
 
 def _role_text(role: Role) -> str:
     """All that it plays by, and not how its prompt files are written."""
-    record = role_record(role)
+    record = role_record(role_as_kept(role))
     for key in ("prompt", "feedback"):
         record[key] = record[key]["body"]
     return json.dumps(record)

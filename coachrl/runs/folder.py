@@ -41,7 +41,7 @@ from coachrl.parsing import read_json
 from coachrl.runs import checkpoints, leftovers, log_file
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
-from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record, step_of
+from coachrl.runs.records import episode_line, read_episodes, role_from_record, roles_text, step_of
 from coachrl.runs.versions import versions
 from coachrl.text import brief, nearest
 from coachrl.types import CoachScore, Episode, Role
@@ -190,10 +190,7 @@ class Run:
 
     def write_roles(self, roles: Iterable[Role]) -> None:
         """`roles.json`: the team as it was, whatever becomes of its prompt files later."""
-        write_aside(
-            self.folder / "roles.json",
-            json.dumps([role_record(role) for role in roles], indent=2, default=list) + "\n",
-        )
+        write_aside(self.folder / "roles.json", roles_text(roles))
 
     def roles(self) -> tuple[Role, ...] | None:
         """The team of `roles.json`; None where the run has none. Raises ConfigError where it cannot be read."""

@@ -83,3 +83,9 @@ def test_a_team_whose_prompts_were_edited_is_named_by_its_roles(run):
         check_team(run, [role("solver", "Solve it."), role("verifier", "Check.")])
     with pytest.raises(ConfigError, match=r"changed: verifier"):
         check_team(run, [role("solver", "Solve.")])
+
+
+def test_a_role_is_the_same_as_its_file_gives_it_back(run):
+    role = Role("solver", policy="p", tool_timeout_s=10, required_files=frozenset("abcdefgh"))  # and not 10.0
+    run.write_roles([role])
+    check_team(run, [role])
