@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coachrl.errors import ConfigError
+from coachrl.errors import CheckpointError, ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
@@ -27,19 +27,20 @@ def keep_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> None
 
 
 def check_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> None:
-    """Raises ConfigError where these are not the tasks that the run began with, as far as it has kept them."""
+    """Raises CheckpointError where these are not the tasks that the run began with, as far as it has kept them."""
     if changed := changed_tasks(run, train, heldout):
-        raise ConfigError(
+        raise CheckpointError(
             f"{run.folder}: {changed}: put the task set back. To go on with the tasks as they are now, remove "
             f"{run.folder / _FILE}; what was measured before and after is then not of the same tasks"
         )
 
 
 def check_team(run: Run, team: Sequence[Role]) -> None:
-    """Raises ConfigError where this is not the team of `roles.json`. What reads the run goes by that file."""
+    """Raises CheckpointError where this is not the team of `roles.json`, which all that reads the run goes by, and
+    ConfigError where that cannot be read."""
     kept, now = ({role.name: _role_text(role) for role in roles} for roles in (run.roles() or team, team))
     if changed := [name for name in {**kept, **now} if kept.get(name) != now.get(name)]:
-        raise ConfigError(
+        raise CheckpointError(
             f"{run.folder}: not the team that the run began with (changed: {one_line(', '.join(changed))}): put its "
             f"prompts back. To go on with the team as it is now, remove {run.folder / 'roles.json'}; what was played "
             "before is then read as if this team had"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coachrl.config import RunConfig
-from coachrl.errors import ConfigError
+from coachrl.errors import CheckpointError
 from coachrl.prompts import parse_prompt
 from coachrl.runs.beginning import changed_tasks, check_tasks, check_team, keep_tasks
 from coachrl.runs.folder import Run
@@ -36,7 +36,9 @@ def test_what_changed_is_named_by_set_and_kind(run):
     assert changed_tasks(run, [edited, TRAIN[1], new], HELDOUT) == (
         "not the tasks that the run began with: of 3 training tasks 1 changed (t-0), 1 gone (t-2), 1 new (t-9)"
     )
-    with pytest.raises(ConfigError, match=r"of 1 held-out task 1 changed \(h-0\): put the task set back\. To go on"):
+    with pytest.raises(
+        CheckpointError, match=r"of 1 held-out task 1 changed \(h-0\): put the task set back\. To go on"
+    ):
         check_tasks(run, TRAIN, [replace(HELDOUT[0], prompt="What is 6 + 2?")])
 
 
@@ -67,7 +69,7 @@ def test_where_a_table_lies_does_not_count_and_any_truth_is_taken(run, tmp_path)
 @pytest.mark.parametrize("text", ["", "[]", '{"training": {}}', '{"training": 1, "held-out": 2}'])
 def test_a_damaged_list_is_named(run, text):
     (run.folder / "tasks.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"tasks\.json"):
+    with pytest.raises(CheckpointError, match=r"tasks\.json"):
         check_tasks(run, TRAIN, HELDOUT)
 
 
@@ -79,9 +81,9 @@ def test_a_team_whose_prompts_were_edited_is_named_by_its_roles(run):
     check_team(run, [role("solver", "Solve.")])  # a run without roles.json
     run.write_roles([role("solver", "Solve."), role("verifier", "Check.")])
     check_team(run, [role("verifier", "Check."), role("solver", "Solve.", "# of mine\n")])
-    with pytest.raises(ConfigError, match=r"not the team .*changed: solver\): put .*roles\.json"):
+    with pytest.raises(CheckpointError, match=r"not the team .*changed: solver\): put .*roles\.json"):
         check_team(run, [role("solver", "Solve it."), role("verifier", "Check.")])
-    with pytest.raises(ConfigError, match=r"changed: verifier"):
+    with pytest.raises(CheckpointError, match=r"changed: verifier"):
         check_team(run, [role("solver", "Solve.")])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import coachrl
 from coachrl.cli.console import print_error
-from coachrl.errors import ConfigError
+from coachrl.errors import CheckpointError, ConfigError
 from coachrl.runs.locks import locked
 from coachrl.trainers.algorithms.base import Algorithm
 
@@ -85,8 +85,11 @@ def test_a_run_whose_tasks_were_edited_goes_on_only_where_it_is_told_to(small, c
     run = coachrl.train(small, tasks={"source": "math", "train": str(problems), "heldout_count": 1}, quiet=True)
     write([1, 2, 4, 5])  # by which another task is held out, too
     before = (run.folder / "metrics.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match=r"of 2 training tasks .*of 1 held-out task .*remove .*tasks\.json"):
+    with pytest.raises(
+        CheckpointError, match=r"of 2 training tasks .*of 1 held-out task .*remove .*tasks\.json"
+    ) as told:
         coachrl.train(resume=run, quiet=True)
+    assert not hasattr(told.value, "__notes__")  # that say how to resume it
     assert (run.folder / "metrics.jsonl").read_bytes() == before
     coachrl.evaluate(run)
     assert "not the tasks that the run began with" in caplog.text
