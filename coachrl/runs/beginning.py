@@ -98,5 +98,8 @@ def _role_text(role: Role) -> str:
 
 
 def _fields(value: Any) -> Any:
-    is_data = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)} if is_data else None
+    """Those that a later version adds have their defaults in what this one has made."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return None
+    fields = {field.name: (getattr(value, field.name), field.default) for field in dataclasses.fields(value)}
+    return {name: given for name, (given, default) in fields.items() if given != default}

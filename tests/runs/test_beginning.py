@@ -1,8 +1,9 @@
 """Whether a run goes on with the team and the tasks that it began with."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coachrl.config import RunConfig
@@ -58,12 +59,25 @@ def test_where_a_table_lies_does_not_count_and_any_truth_is_taken(run, tmp_path)
         [object(), object()],
         [{3: {1, 2}}, {3: {2, 1}}],
         [circle, circle],
+        [MathTruth(np.zeros(3)), MathTruth(np.ones(3))],
         [10**5000, 10**5000],
     )
     for kept, now in truths:
         (run.folder / "tasks.json").unlink()
         keep_tasks(run, [replace(TRAIN[0], ground_truth=kept, files={"a.csv": Path("a")})], HELDOUT)
         assert changed_tasks(run, [replace(TRAIN[0], ground_truth=now)], HELDOUT) == ""
+
+
+def test_a_field_that_a_later_version_adds_changes_no_task(run):
+    @dataclass
+    class Later:
+        answer: str
+        unit: str = ""
+
+    later = [replace(task, ground_truth=Later(task.ground_truth.answer)) for task in TRAIN]
+    assert changed_tasks(run, later, HELDOUT) == ""
+    later[0].ground_truth.unit = "m"
+    assert "1 changed (t-0)" in changed_tasks(run, later, HELDOUT)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"training": {}}', '{"training": 1, "held-out": 2}'])
