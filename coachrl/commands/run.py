@@ -24,7 +24,7 @@ from coachrl.errors import CheckpointError, EngineStuck, NothingTrained, Process
 from coachrl.jsonl import check_place, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
-from coachrl.runs.beginning import changed_tasks, check_tasks, check_team, keep_tasks
+from coachrl.runs.beginning import changed_tasks, changed_team, check_tasks, check_team, keep_tasks
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_line, step_of
 from coachrl.runs.trackers import check_trackers, open_trackers
@@ -197,12 +197,12 @@ async def evaluate_run(
             checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
         display.on_phase("checking tasks, loading the model", None)
         async with open_components(config, None, with_coach=False) as components:
+            if run is not None:
+                _warn_where_changed(config, run, components)
             if swap_policies is not None:
                 components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
             if checkpoint is not None:
                 components.backend.load(checkpoint)
-            if run is not None:
-                _warn_of_other_tasks(config, run, components)
             display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
             context = RolloutContext(
                 pipeline=components.pipeline,
@@ -225,9 +225,12 @@ async def evaluate_run(
     return {**evaluation_metrics(components.heldout_tasks, episodes), **speed}
 
 
-def _warn_of_other_tasks(config: RunConfig, run: Run, components: RunComponents) -> None:
-    """Where the run's own settings give other tasks by now: some that are held out may have been trained on."""
+def _warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -> None:
+    """Where the run's own settings give another team by now, or other tasks: some that are held out may have been
+    trained on."""
     own = run.config()
+    if config.pipeline == own.pipeline and (changed := changed_team(run, components.pipeline.roles)):
+        log.warning("%s: %s", run.folder, changed)
     if (config.tasks, config.seed) != (own.tasks, own.seed):
         return
     if changed := changed_tasks(run, components.train_tasks, components.heldout_tasks):

@@ -36,15 +36,23 @@ def check_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> Non
 
 
 def check_team(run: Run, team: Sequence[Role]) -> None:
-    """Raises CheckpointError where this is not the team of `roles.json`, which all that reads the run goes by, and
-    ConfigError where that cannot be read."""
-    kept, now = ({role.name: _role_text(role) for role in roles} for roles in (run.roles() or team, team))
-    if changed := [name for name in {**kept, **now} if kept.get(name) != now.get(name)]:
+    """Raises CheckpointError where this is not the team of `roles.json`, which all that reads the run goes by."""
+    if changed := changed_team(run, team):
         raise CheckpointError(
-            f"{run.folder}: not the team that the run began with (changed: {one_line(', '.join(changed))}): put its "
-            f"prompts back. To go on with the team as it is now, remove {run.folder / 'roles.json'}; what was played "
-            "before is then read as if this team had"
+            f"{run.folder}: {changed}: put its prompts back. To go on with the team as it is now, remove "
+            f"{run.folder / 'roles.json'}; what was played before is then read as if this team had"
         )
+
+
+def changed_team(run: Run, team: Sequence[Role]) -> str:
+    """As `changed_tasks`."""
+    try:
+        began = run.roles()
+    except ConfigError as error:
+        return str(error)
+    kept, now = ({role.name: _role_text(role) for role in roles} for roles in (team if began is None else began, team))
+    changed = [name for name in {**kept, **now} if kept.get(name) != now.get(name)]
+    return f"not the team that the run began with (changed: {one_line(', '.join(changed))})" if changed else ""
 
 
 def changed_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> str:

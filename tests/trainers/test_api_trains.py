@@ -96,7 +96,11 @@ def test_a_run_whose_tasks_were_edited_goes_on_only_where_it_is_told_to(small, c
     caplog.clear()
     coachrl.evaluate(run, **{"tasks.heldout_count": 2})  # others were asked for
     assert "not the tasks" not in caplog.text
-    (run.folder / "tasks.json").unlink()
+    (run.folder / "roles.json").write_text("[]")
+    coachrl.evaluate(run, swap_policies="proposer,aggregator")
+    assert "not the team that the run began with (changed: proposer, aggregator)" in caplog.text
+    for name in ("tasks.json", "roles.json"):
+        (run.folder / name).unlink()
     coachrl.train(resume=run, quiet=True)
     coachrl.train(resume=run, quiet=True)
 
