@@ -126,8 +126,9 @@ def train(
         if config is not None:
             raise ConfigError("resume continues a run as it was configured: give no config with it")
         run = _opened(resume)
-        changed = run.reconfigure([f"{key}={json.dumps(value)}" for key, value in _flags(settings).items()])
-        _finish(train_run(changed, run, console, resume=True))
+        with run.locked("training"):  # before its configuration is written
+            changed = run.reconfigure([f"{key}={json.dumps(value)}" for key, value in _flags(settings).items()])
+            _finish(train_run(changed, run, console, resume=True))
     else:
         resolved = configure(config, **settings)
         run = Run.create(resolved)

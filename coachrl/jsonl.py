@@ -239,6 +239,7 @@ def folder_aside(folder: Path, may_exist: bool = False) -> Iterator[Path]:
     aside.mkdir()
     try:
         yield aside
+        follow_umask(aside)
         try:
             aside.rename(folder)
         except OSError:
@@ -246,6 +247,16 @@ def folder_aside(folder: Path, may_exist: bool = False) -> Iterator[Path]:
                 raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def follow_umask(folder: Path) -> None:
+    """Let those read all files in `folder` who may enter it: safetensors writes weights for their owner alone, which
+    nobody else could serve or evaluate."""
+    mode = folder.stat().st_mode & 0o666
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # file systems without permissions
+                Path(place, name).chmod(mode)
 
 
 def fsync(path: Path) -> None:

@@ -220,6 +220,7 @@ def csv_rows(text: str, where: str, error: type[CoachrlError] = ConfigError) -> 
     """Line number and fields of each row under a header; empty lines are none. The header's commonest separator counts:
     spreadsheets of many countries write semicolons. Raises `error`."""
     separator = max(_SEPARATORS, key=text.partition("\n")[0].count)
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # Python's own is 131,072: a document is longer
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         header = [name.strip() for name in next(rows, [])]

@@ -67,6 +67,11 @@ def test_yaml_of_one_line_has_no_line_number():
         parse_yaml("{steps: 4", "override 'a', the value")
 
 
+def test_a_cell_may_hold_a_document():
+    document = "word " * 100_000
+    assert list(csv_rows(f"a,b\n{document},1\n", "f")) == [(2, {"a": document, "b": "1"})]
+
+
 def test_wrong_json_is_told_by_line_and_column():
     with pytest.raises(TaskError, match=r"^f, line 2: not JSON: Expecting ':' delimiter at column 7$"):
         parse_json('[{"a": 1},\n {"b" 2}]', "f", TaskError)

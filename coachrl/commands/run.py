@@ -24,6 +24,7 @@ from coachrl.errors import CheckpointError, EngineStuck, NothingTrained, Process
 from coachrl.jsonl import check_place, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
+from coachrl.runs.beginning import changed_tasks, changed_team, check_tasks, check_team, keep_tasks
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_line, step_of
 from coachrl.runs.trackers import check_trackers, open_trackers
@@ -86,8 +87,11 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
     with Display(console, config.train.steps) as display, interrupts_acknowledged(stays):
         display.on_phase("checking tasks, coach and packages", None)
         async with _prepare_training(config, run.ledger) as ready:
-            try_algorithm(config, ready.pipeline.roles, ready.train_tasks)
             tasks = (ready.train_tasks, ready.heldout_tasks)
+            if resume:
+                check_team(run, ready.pipeline.roles)
+                check_tasks(run, *tasks)
+            try_algorithm(config, ready.pipeline.roles, ready.train_tasks)
             plan = make_dry_run(config, max(0, first_step - 1), tasks, run.folder)
             check_disk(plan)
             for line in opening_lines(config, ready, plan):
@@ -102,8 +106,12 @@ async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> D
         asks_models = ready.coach is not None and any(is_language_model(each.name) for each in config.coach.members)
         if asks_models and isinstance(config.coach.cache, Path):
             check_cache(config.coach.cache)
+        tasks = (ready.train_tasks, ready.heldout_tasks)
+        if folder is not None:
+            check_team(Run(folder), ready.pipeline.roles)
+            check_tasks(Run(folder), *tasks)
         try_algorithm(config, ready.pipeline.roles, ready.train_tasks)
-        plan = make_dry_run(config, done, (ready.train_tasks, ready.heldout_tasks), folder, ready.unchecked)
+        plan = make_dry_run(config, done, tasks, folder, ready.unchecked)
         if not plan.unchecked:  # else it is made for another machine
             check_disk(plan)
         return plan
@@ -131,6 +139,7 @@ async def _train(
         async with load_parts(config, ready, again) as components:
             if run.roles() is None:
                 run.write_roles(components.pipeline.roles)
+            keep_tasks(run, components.train_tasks, components.heldout_tasks)
             if (pool := components.coach) is not None:
                 display.coach_queue = lambda: pool.waiting
             trainer = Trainer(
@@ -188,6 +197,8 @@ async def evaluate_run(
             checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
         display.on_phase("checking tasks, loading the model", None)
         async with open_components(config, None, with_coach=False) as components:
+            if run is not None:
+                _warn_where_changed(config, run, components)
             if swap_policies is not None:
                 components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
             if checkpoint is not None:
@@ -212,6 +223,18 @@ async def evaluate_run(
         except OSError as error:  # the figures are there all the same
             log.error("--episodes %s was not written: %s", episodes_file, error.strerror)
     return {**evaluation_metrics(components.heldout_tasks, episodes), **speed}
+
+
+def _warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -> None:
+    """Where the run's own settings give another team by now, or other tasks: some that are held out may have been
+    trained on."""
+    own = run.config()
+    if config.pipeline == own.pipeline and (changed := changed_team(run, components.pipeline.roles)):
+        log.warning("%s: %s", run.folder, changed)
+    if (config.tasks, config.seed) != (own.tasks, own.seed):
+        return
+    if changed := changed_tasks(run, components.train_tasks, components.heldout_tasks):
+        log.warning("%s: %s", run.folder, changed)
 
 
 async def rollout_once(

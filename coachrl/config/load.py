@@ -173,7 +173,8 @@ def _absolute(name: str, value: Any) -> Any:
         return {key: with_absolute_paths(part) if isinstance(part, Section) else part for key, part in value.items()}
     if isinstance(value, Path):
         is_shipped = name == "prompt" and not value.is_file()
-        return value if name == "out" or is_shipped else value.resolve()
+        # realpath, since resolve raises for links that go in circles, which whoever opens them can name.
+        return value if name == "out" or is_shipped else Path(os.path.realpath(value))
     # os.path.exists, since that of Path raises for a name that is too long for a path. A name that is no file or folder
     # here is one on the hub.
     if name in ("model", "train", "heldout") and isinstance(value, str) and os.path.exists(value):  # noqa: PTH110

@@ -76,8 +76,9 @@ class Contents:
 
 
 def draw_key(episode: Episode) -> DrawKey:
-    """The task, and which draw of it: the id of an evaluation's episode ends in `.<draw>`."""
-    return episode.task_id, episode.id.rpartition(".")[2]
+    """The task, and which draw of it: the id of an evaluation's episode ends in `.<draw>`. Another problem that has the
+    same id by now is not the same draw."""
+    return episode.task_id, f"{episode.id.rpartition('.')[2]} {episode.task_prompt}"
 
 
 def read_contents(run: Run) -> Contents:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
 from coachrl.stats import POSITIVE, SHARE, UNLIMITED, DrawKey, Estimate, Limits, estimate_mean, paired_difference
 from coachrl.tasks.tabular.grading import FAILED
+from coachrl.text import counted
 from coachrl.trainers.metrics import behavior_metrics, by_role
 from coachrl.types import Episode
 
@@ -58,6 +59,20 @@ def ends(contents: Contents) -> tuple[EpisodeFile | None, EpisodeFile | None]:
     return first, measured[-1] if len(measured) > 1 else None
 
 
+def unpaired(first: EpisodeFile, last: EpisodeFile | None) -> str:
+    """A sentence where the two evaluations were not of the same tasks, since the task set was changed in between; else
+    an empty one."""
+    if last is None:
+        return ""
+    before, after = ({(e.task_id, e.task_prompt) for e in evaluation.episodes} for evaluation in (first, last))
+    if before == after:
+        return ""
+    return (
+        f"Not of the same held-out tasks: {counted(len(before), 'task')} after step {first.step}, {len(after):,} after "
+        f"step {last.step}, {len(before & after):,} of them both times; the paired difference is of those alone."
+    )
+
+
 def success_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[BeforeAfter]:
     """Success of all held-out tasks, then by task category."""
     categories = sorted({episode.task_category for episode in first.valid})
@@ -103,7 +118,7 @@ def behavior_rows(first: EpisodeFile, last: EpisodeFile | None) -> dict[str, lis
 def conclusion(difference: Estimate | None) -> str:
     """One sentence that claims no more than the interval allows."""
     if difference is None:
-        return "There is no second evaluation to compare with."
+        return "There is no second evaluation of these tasks to compare with."
     if difference.low is None or difference.high is None:
         return "No held-out draw came out differently." if difference.value == 0 else "Too few tasks for an interval."
     if difference.low > 0:

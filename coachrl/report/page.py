@@ -40,6 +40,7 @@ from coachrl.report.outcome import (
     success_by_step,
     success_rows,
     table2_rows,
+    unpaired,
 )
 from coachrl.report.rendering import rendering_svg
 from coachrl.runs.folder import Run
@@ -86,7 +87,7 @@ def render(run: Run, link: str = "") -> str:
 
 
 def headline(run: Run) -> list[str]:
-    """The run in one to three plain lines, for the terminal."""
+    """The run in one to four plain lines, for the terminal."""
     contents = read_contents(run)
     first, last = ends(contents)
     if first is None:
@@ -97,7 +98,7 @@ def headline(run: Run) -> list[str]:
     lines = [f"{line} ({estimates[-1].size}; 95% intervals)"]
     if row.difference is not None:
         lines.append(f"paired difference {row.difference.interval(signed=True)}. {conclusion(row.difference)}")
-    return [*lines, *_cost_line(contents)]
+    return [*lines, *filter(None, [unpaired(first, last)]), *_cost_line(contents)]
 
 
 def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]:
@@ -115,6 +116,7 @@ def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]
         "last": last,
         "rows": rows,
         "conclusion": conclusion(rows[0].difference) if rows else None,
+        "unpaired": unpaired(first, last) if first else "",
         "table2": table2_rows(first, last) if first else [],
         "broken": [
             (e.name, len(e.episodes) - len(e.valid)) for e in (first, last) if e and e.episodes != tuple(e.valid)

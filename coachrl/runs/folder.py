@@ -1,7 +1,7 @@
 """A run's folder: create it, append to it, read it back. JSONL is the interface; reading it needs no coachrl.
 
-runs/<name>/  config.yaml  roles.json  versions.json  metrics.jsonl  log.txt  episodes/  coach/ledger.jsonl
-              checkpoints/  rescores/  tensorboard/  trackers.json
+runs/<name>/  config.yaml  roles.json  tasks.json  versions.json  metrics.jsonl  log.txt  episodes/
+              coach/ledger.jsonl  checkpoints/  rescores/  tensorboard/  trackers.json
               while it is trained: train.lock (by whom)  replies.jsonl (since the last checkpoint)
 runs/latest -> <name>
 """
@@ -27,12 +27,21 @@ from typing import Any, Literal
 from coachrl.config import RunConfig, dump_config, load_config, resumable_settings, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.files import named_path
-from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, fsync, json_line, read_jsonl, write_aside
+from coachrl.jsonl import (
+    append_jsonl,
+    drop_asides,
+    drop_torn_line,
+    follow_umask,
+    fsync,
+    json_line,
+    read_jsonl,
+    write_aside,
+)
 from coachrl.parsing import read_json
 from coachrl.runs import checkpoints, leftovers, log_file
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
-from coachrl.runs.records import episode_line, read_episodes, role_from_record, role_record, step_of
+from coachrl.runs.records import episode_line, read_episodes, role_from_record, roles_text, step_of
 from coachrl.runs.versions import versions
 from coachrl.text import brief, nearest
 from coachrl.types import CoachScore, Episode, Role
@@ -42,6 +51,7 @@ log = logging.getLogger(__name__)
 LOCK = "train.lock"
 MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 _TRIES = 20
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 _EPISODE_FILE = re.compile(r"(step|eval)-[0-9]{1,10}")
 
 
@@ -85,6 +95,8 @@ class Run:
             folder = _renamed(aside, folder, numbered=config.name is None)
         except BaseException as error:  # Ctrl-C, too, leaves nothing
             shutil.rmtree(aside, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in _TAKEN:  # another process has just made it
+                raise ConfigError(_exists(folder)) from error
             if isinstance(error, OSError):
                 raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
             raise
@@ -104,7 +116,7 @@ class Run:
             raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
         folder = named_path(config.out / name, "run folder")
         if config.name is not None and folder.exists():
-            raise ConfigError(f"run folder {folder} exists; choose another name=…, or --resume {quote(str(folder))}")
+            raise ConfigError(_exists(folder))
         above = next(place for place in folder.parents if os.path.lexists(place))
         if not above.is_dir():
             raise ConfigError(f"run folder {folder} cannot be written: {above} is no folder")
@@ -178,10 +190,7 @@ class Run:
 
     def write_roles(self, roles: Iterable[Role]) -> None:
         """`roles.json`: the team as it was, whatever becomes of its prompt files later."""
-        write_aside(
-            self.folder / "roles.json",
-            json.dumps([role_record(role) for role in roles], indent=2, default=list) + "\n",
-        )
+        write_aside(self.folder / "roles.json", roles_text(roles))
 
     def roles(self) -> tuple[Role, ...] | None:
         """The team of `roles.json`; None where the run has none. Raises ConfigError where it cannot be read."""
@@ -296,6 +305,7 @@ class Run:
         aside.mkdir(parents=True)
         try:
             yield aside
+            follow_umask(aside)
             checkpoints.put_on_disk(aside)
         except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
@@ -354,6 +364,10 @@ class Run:
         _link(latest, Path(self.folder.name))
 
 
+def _exists(folder: Path) -> str:
+    return f"run folder {folder} exists; choose another name=…, or --resume {quote(str(folder))}"
+
+
 def _link(latest: Path, run: Path) -> bool:
     """Whether `latest` could be made to point to the run: it is moved at once, whoever else moves it."""
     aside = latest.with_name(f".{latest.name}.{os.getpid()}")
@@ -393,7 +407,7 @@ def _renamed(aside: Path, folder: Path, numbered: bool) -> Path:
         try:
             aside.rename(place)
         except OSError as error:
-            if not numbered or error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            if not numbered or error.errno not in _TAKEN:
                 raise
         else:
             break

@@ -8,8 +8,9 @@ in `folder.py` puts the lines on disk.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -104,6 +105,16 @@ def role_record(role: Role) -> dict[str, Any]:
     for key in ("prompt", "feedback"):
         record[key]["header"] = {}
     return record
+
+
+def roles_text(roles: Iterable[Role]) -> str:
+    """What `roles.json` holds."""
+    return json.dumps([role_record(role) for role in roles], indent=2, default=sorted) + "\n"
+
+
+def role_as_kept(role: Role) -> Role:
+    """The role as it comes back from `roles.json`. Raises ValueError or TypeError that says why it would not."""
+    return role_from_record(json.loads(roles_text([role]))[0])
 
 
 def role_from_record(record: Mapping[str, Any]) -> Role:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from coachrl.config import RunConfig
-from coachrl.config.choices import check_plain, check_takes, import_by_path, is_own_doing
+from coachrl.config.choices import check_plain, check_takes, import_by_path, is_own_doing, raised_in
 from coachrl.errors import ConfigError
 from coachrl.jsonl import write_aside
 from coachrl.parsing import read_json
@@ -177,7 +177,7 @@ class Trackers:
         except BaseException as error:  # the boundary to others' code, which may raise anything
             if not is_own_doing(error):
                 raise
-            log.warning("tracker %s is left out from now on: %s", name, _said(error))
+            log.warning("tracker %s is left out from now on: %s", name, _said(name, error))
             del self._trackers[name]
 
 
@@ -214,10 +214,13 @@ def _start(name: str, run: Run, config: RunConfig, first_step: int) -> Tracker:
     except BaseException as error:  # as above, but before the run begins, when the user can still mend it
         if not is_own_doing(error):
             raise
-        raise ConfigError(f"track: {name} cannot start: {_said(error)}") from error
+        raise ConfigError(f"track: {name} cannot start: {_said(name, error)}") from error
 
 
-def _said(error: BaseException) -> str:
+def _said(name: str, error: BaseException) -> str:
+    """Of one's own tracker also where in its file: a KeyError says no more than the key."""
+    if name not in TRACKERS:
+        return raised_in(error)
     return " ".join(said(error).split()) or type(error).__name__
 
 

@@ -200,6 +200,13 @@ def test_shipped_prompts_keep_their_names_and_the_files_of_an_ensemble_are_found
     assert prompts == [tmp_path / "c.md", Path("strict"), None]
 
 
+def test_a_path_that_goes_in_circles_is_left_to_whoever_opens_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "circle").symlink_to("circle")
+    config = with_absolute_paths(load_config(None, ["train.notice_file=circle"]))
+    assert config.train.notice_file == tmp_path / "circle"
+
+
 def test_parameters_of_a_pipeline_are_no_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes").touch()

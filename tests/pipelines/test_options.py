@@ -123,6 +123,17 @@ def own_module(monkeypatch):
         (MINE + "roles = (Role('a', 'a', prompt=PROMPT, max_turns=0),)", "Mine", "its max_turns must be 1 or more"),
         (MINE + "roles = (Role('a', 'a', prompt=PROMPT, tools='m:f'),)", "Mine", "tools are a tuple of import paths"),
         (MINE + "roles = (Role('a', 'a', prompt=PROMPT, tools=(len,)),)", "Mine", "tools are a tuple of import paths"),
+        (
+            MINE + "roles = (Role('a', 'a', prompt=PROMPT, python=1),)",
+            "Mine",
+            "role 'a': python is 1, not a valid bool",
+        ),
+        (
+            MINE + "roles = (Role('a', 'a', prompt=PROMPT, description=None),)",
+            "Mine",
+            "description is None, not a valid",
+        ),
+        (MINE + "roles = (Role('a', 'a', prompt=PROMPT, needed_files=len),)", "Mine", "role 'a': 'builtin_function_or"),
     ],
 )
 def test_what_is_no_pipeline_is_refused_with_the_reason(tmp_path, monkeypatch, text, name, words):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from coachrl.config import SandboxConfig
@@ -242,6 +243,48 @@ class Tally(Environment):
 
     def render(self):
         return str(self.seen)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, r"None, where it must return a StepResult"),
+        (StepResult(5), r"a StepResult whose text is 5, no text"),
+        (StepResult("", Reward(10**400, 0.0)), r"a Reward that holds 10+ … 0+, no finite number"),
+        (StepResult("", Reward(1.0, "most")), r"a Reward that holds 'most', no finite number"),
+        (StepResult("", Reward(1.0, 0.0, {"form": None})), r"a Reward that holds None, no finite number"),
+        (StepResult("", 1.0), r"the reward 1\.0, where it must be a Reward, or None"),
+    ],
+)
+async def test_what_an_environment_must_not_give_is_named(answer, words):
+    class Odd(Tally):
+        async def apply(self, action, workspace):
+            return answer
+
+    team = Team("e", TASK, (saver("ran"),), ScriptedPolicy(lambda call: "words"), SamplingParams())
+    team.environment = Odd()
+    with pytest.raises(ConfigError, match=rf"environment Odd: apply\(\) gave {words}"):
+        await team.saver.act(problem="p", token_limit=1)
+
+
+async def test_an_environment_that_waits_for_nobody_is_named_and_numpys_numbers_are_numbers():
+    class Plain(Tally):
+        def apply(self, action, workspace):
+            return StepResult("")
+
+    class Counted(Tally):
+        async def apply(self, action, workspace):
+            return StepResult("", Reward(np.float32(1), np.int64(0), {"form": np.True_}))
+
+    team = Team("e", TASK, (saver("ran"),), ScriptedPolicy(lambda call: "words"), SamplingParams())
+    team.environment = Plain()
+    with pytest.raises(ConfigError, match=r"Plain: apply\(\) is a plain function: it must be `async def`"):
+        await team.saver.act(problem="p", token_limit=1)
+    team.environment = Counted()
+    part = await team.saver.act(problem="p", token_limit=1)
+    assert repr(part.actions[-1].reward) == "Reward(team=1.0, local=0.0, checks={'form': 1.0})"
+    with pytest.raises(ConfigError, match=r"team\.reward\(\) gave the reward 2, where"):
+        team.reward(part, 2)
 
 
 async def test_every_action_goes_to_the_environment_and_its_answer_stays_with_it():

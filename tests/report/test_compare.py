@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from coachrl.cli.main import app
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.report.compare import RunComparison, compare
+from coachrl.report.page import headline, render
 from coachrl.runs.folder import Run
 
 
@@ -41,6 +43,18 @@ def test_only_what_both_hold_is_compared(tmp_path):
     (found,) = compare([few, many])
     assert (found.shared, found.draws) == (10, 24)
     assert found.rows[0].before.tasks == found.rows[0].after.tasks == 10
+
+
+def test_another_problem_of_the_same_id_is_not_the_same_draw(tmp_path):
+    one, other = evaluated(tmp_path, "one", 0.5), evaluated(tmp_path, "other", 0.5)
+    episodes, _ = other.read_episodes("eval-000004")
+    edited = [replace(e, task_prompt="Another problem.") if n < 5 else e for n, e in enumerate(episodes)]
+    other.write_episodes("eval-000004", edited, {})
+    (found,) = compare([one, other])
+    assert (found.shared, found.draws) == (19, 29)
+    said = "24 tasks after step 0, 24 after step 4, 19 of them both times"
+    assert not any(said in line for line in headline(one)) and any(said in line for line in headline(other))
+    assert said in render(other) and "Not of the same held-out tasks" not in render(one)
 
 
 def test_a_run_equals_itself(tmp_path):

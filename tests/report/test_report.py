@@ -106,7 +106,7 @@ def test_the_models_are_those_that_the_policies_began_with(tmp_path: Path) -> No
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     page = read(write_report(synthetic_run(tmp_path, steps=3)))
     assert "3 of 12 training steps (unfinished)" in page.text
-    assert "There is no second evaluation to compare with." in page.text
+    assert "There is no second evaluation of these tasks to compare with." in page.text
 
 
 def test_an_empty_run_says_what_is_missing(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
@@ -50,7 +52,8 @@ LAST = evaluation(
 
 
 def test_a_draw_is_known_by_its_task_and_the_end_of_its_id():
-    assert draw_key(episode("a.12", True)) == ("a", "12")
+    assert draw_key(episode("a.12", True)) == ("a", "12 ")
+    assert draw_key(replace(episode("a.12", True), task_prompt="Why?")) == ("a", "12 Why?")
 
 
 def test_success_before_and_after_is_of_all_and_the_difference_of_shared_draws():
@@ -74,12 +77,12 @@ def test_the_ends_are_evaluations_that_measured_something():
 def test_of_each_sort_of_draw_the_first_in_the_file_is_shown():
     shown = changed_draws(FIRST, LAST)
     assert [(why, draw_key(before), draw_key(after)) for why, before, after in shown] == [
-        ("solved only after training", ("a", "0"), ("a", "0")),
-        ("solved only before training", ("b", "0"), ("b", "0")),
-        ("failed before and after", ("c", "0"), ("c", "0")),
+        ("solved only after training", ("a", "0 "), ("a", "0 ")),
+        ("solved only before training", ("b", "0 "), ("b", "0 ")),
+        ("failed before and after", ("c", "0 "), ("c", "0 ")),
     ]
     [(why, before, _), *_] = changed_draws(FIRST, LAST, lambda before, after: before.id.endswith(".1"))
-    assert (why, draw_key(before)) == ("solved only after training", ("b", "1"))
+    assert (why, draw_key(before)) == ("solved only after training", ("b", "1 "))
     same = changed_draws(FIRST, FIRST)
     assert [why for why, *_ in same] == ["failed before and after", "solved before and after"]
     assert changed_draws(FIRST, None) == []
@@ -122,7 +125,7 @@ def test_behavior_stands_beside_how_many_actions_it_is_of():
 )
 def test_a_conclusion_claims_no_more_than_the_interval(value, low, high, begins):
     assert conclusion(Estimate(value, low, high, 9, 3)).startswith(begins)
-    assert conclusion(None) == "There is no second evaluation to compare with."
+    assert conclusion(None) == "There is no second evaluation of these tasks to compare with."
 
 
 def test_a_mean_score_counts_a_score_of_0_and_none_that_is_not_there():

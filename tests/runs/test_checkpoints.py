@@ -9,13 +9,16 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command_line import coachrl
 from full_disk import room_for
+from safetensors.numpy import save_file
 
 from coachrl.cli.checkpoints import list_checkpoints
 from coachrl.config import RunConfig, load_config, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
+from coachrl.jsonl import folder_aside
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 
@@ -42,6 +45,20 @@ def test_a_copy_that_is_converted_is_left_to_the_process_that_made_it(tmp_path):
         (tmp_path / f".resharded-step-000001.{number}" / "team").mkdir(parents=True)
     checkpoints.drop_asides(tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [f".{os.getpid()}"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660), (0o077, 0o600)])
+def test_weights_can_be_read_by_whom_the_umask_lets(tmp_path, umask, mode):
+    run, before = Run.create(RunConfig(name="one", out=tmp_path)), os.umask(umask)
+    try:
+        with run.checkpoint(1, keep=1) as checkpoint, folder_aside(tmp_path / "model") as model:
+            for folder in (checkpoint / "policy", model / "policy"):
+                folder.mkdir()
+                save_file({"w": np.zeros(2)}, folder / "model.safetensors")
+    finally:
+        os.umask(before)
+    for folder in (newest(run), tmp_path / "model"):
+        assert (folder / "policy" / "model.safetensors").stat().st_mode & 0o777 == mode
 
 
 def test_a_whole_checkpoint_is_read(run):

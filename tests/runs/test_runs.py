@@ -16,6 +16,7 @@ from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, folder_aside, read_jsonl, write_aside
 from coachrl.pipelines import make_pipeline
+from coachrl.runs import leftovers
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record, episode_record
 from coachrl.testing.actions import make_action
@@ -121,6 +122,17 @@ def test_an_existing_run_is_never_overwritten(tmp_path):
     make_run(tmp_path)
     with pytest.raises(ConfigError, match="exists"):
         make_run(tmp_path)
+
+
+def test_a_name_that_another_process_has_just_taken_is_said_to_exist(tmp_path, monkeypatch):
+    def aside(folder):
+        (folder / "episodes").mkdir(parents=True)
+        return folder.with_name(".one.1")
+
+    monkeypatch.setattr(leftovers, "aside", aside)
+    with pytest.raises(ConfigError, match="one exists; choose another name"):
+        Run.create(RunConfig(name="one", out=tmp_path / "runs"))
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["one"]
 
 
 def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):

@@ -9,7 +9,8 @@ import pytest
 
 import coachrl
 from coachrl.cli.console import print_error
-from coachrl.errors import ConfigError
+from coachrl.errors import CheckpointError, ConfigError
+from coachrl.runs.locks import locked
 from coachrl.trainers.algorithms.base import Algorithm
 
 SMALL = {
@@ -73,6 +74,43 @@ def test_an_error_in_code_of_ones_own_says_in_the_end_how_to_go_on(small, capfd)
     assert caught.value.__notes__ == [said]
     print_error(caught.value)
     assert capfd.readouterr().err.splitlines()[-1] == said
+
+
+def test_a_run_whose_tasks_were_edited_goes_on_only_where_it_is_told_to(small, caplog):
+    def write(answers):
+        problems.write_text("".join(f'{{"problem": "What is 2 + {n}?", "answer": {n}}}\n' for n in answers))
+
+    problems = Path("sums.jsonl")
+    write([1, 2, 3])
+    run = coachrl.train(small, tasks={"source": "math", "train": str(problems), "heldout_count": 1}, quiet=True)
+    write([1, 2, 4, 5])  # by which another task is held out, too
+    before = (run.folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(
+        CheckpointError, match=r"of 2 training tasks .*of 1 held-out task .*remove .*tasks\.json"
+    ) as told:
+        coachrl.train(resume=run, quiet=True)
+    assert not hasattr(told.value, "__notes__")  # that say how to resume it
+    assert (run.folder / "metrics.jsonl").read_bytes() == before
+    coachrl.evaluate(run)
+    assert "not the tasks that the run began with" in caplog.text
+    caplog.clear()
+    coachrl.evaluate(run, **{"tasks.heldout_count": 2})  # others were asked for
+    assert "not the tasks" not in caplog.text
+    (run.folder / "roles.json").write_text("[]")
+    coachrl.evaluate(run, swap_policies="proposer,aggregator")
+    assert "not the team that the run began with (changed: proposer, aggregator)" in caplog.text
+    for name in ("tasks.json", "roles.json"):
+        (run.folder / name).unlink()
+    coachrl.train(resume=run, quiet=True)
+    coachrl.train(resume=run, quiet=True)
+
+
+def test_who_does_not_hold_a_run_changes_nothing_of_it(small):
+    run = coachrl.train(small, quiet=True)
+    before = (run.folder / "config.yaml").read_text()
+    with locked(run.folder / "train.lock", "training"), pytest.raises(ConfigError, match="training since"):
+        coachrl.train(resume=run.folder, coach={"budget_usd": 3}, quiet=True)
+    assert (run.folder / "config.yaml").read_text() == before
 
 
 async def test_a_rollout_gives_episodes_scores_and_tables(small, capfd, tmp_path):

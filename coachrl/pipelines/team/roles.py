@@ -12,6 +12,7 @@ from coachrl.pipelines.team.team import FEEDBACK_FIELDS
 from coachrl.pipelines.team.tools import load_tools
 from coachrl.prompts import NO_PROMPT, Prompt, load_prompt, parse_prompt
 from coachrl.resources import resource
+from coachrl.runs.records import role_as_kept
 from coachrl.text import brief, nearest, one_line
 from coachrl.types import Example, Role, policy_names
 
@@ -182,6 +183,10 @@ def _check_role(role: Role, pipeline: str) -> None:
             raise ConfigError(f"{shown}: its {what} must be 1 or more")
     if not isinstance(role.tools, (tuple, list)) or not all(isinstance(tool, str) for tool in role.tools):
         raise ConfigError(f"{shown}: its tools are a tuple of import paths, as in ('my_module:my_function',)")
+    try:
+        role_as_kept(role)
+    except (ValueError, TypeError) as error:  # a run would be trained, and nobody could go on with it or read it
+        raise ConfigError(f"{shown}: {error}") from error
 
 
 def _check_name(name: object, what: str) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
-from coachrl.errors import SandboxError
+import numpy as np
+
+from coachrl.errors import ConfigError, SandboxError
+from coachrl.parsing import is_finite
 from coachrl.sandbox.base import Workspace
+from coachrl.text import brief
 from coachrl.types import Action, Execution, Reward
 
 
@@ -80,7 +85,11 @@ class TeamState:
         """`action` with what the environment did in answer. An action that broke is not the environment's to answer."""
         if self.environment is None or action.infra_error is not None:
             return action
-        step = await self.environment.apply(action, self.workspace)
+        who = f"environment {type(self.environment).__name__}: apply()"
+        answer = self.environment.apply(action, self.workspace)
+        if not inspect.isawaitable(answer):
+            raise ConfigError(f"{who} is a plain function: it must be `async def`")
+        step = _checked_step(await answer, who)
         return replace(action, result=step.text, rendering=step.rendering, reward=step.reward)
 
     async def branch(self) -> TeamState:
@@ -91,3 +100,25 @@ class TeamState:
     async def close(self) -> None:
         if self.workspace is not None:
             await self.workspace.close()
+
+
+def _checked_step(step: object, who: str) -> StepResult:
+    """What an environment of one's own gives. who: what messages begin with. Raises ConfigError where it is none."""
+    if not isinstance(step, StepResult):
+        raise ConfigError(f"{who} gave {brief(step)}, where it must return a StepResult")
+    for what in ("text", "rendering"):
+        if not isinstance(getattr(step, what), str):
+            raise ConfigError(f"{who} gave a StepResult whose {what} is {brief(getattr(step, what))}, no text")
+    return replace(step, reward=None if step.reward is None else checked_reward(step.reward, who))
+
+
+def checked_reward(reward: object, who: str) -> Reward:
+    """A reward of one's own, with Python's floats. Raises ConfigError where it is none, or a float holds no number of
+    it: it would be trained on, or written into episodes that nobody could read again."""
+    if not isinstance(reward, Reward) or not isinstance(reward.checks, Mapping):
+        raise ConfigError(f"{who} gave the reward {brief(reward)}, where it must be a Reward, or None")
+    for number in (reward.team, reward.local, *reward.checks.values()):
+        if not (is_finite(number) or isinstance(number, np.bool_)):
+            raise ConfigError(f"{who} gave a Reward that holds {brief(number)}, no finite number")
+    checks = {str(name): float(number) for name, number in reward.checks.items()}
+    return Reward(float(reward.team), float(reward.local), checks)

@@ -18,7 +18,7 @@ from coachrl.coach.base import CoachRequest, make_request
 from coachrl.errors import ConfigError
 from coachrl.pipelines.generation import Generator, PolicyTokenizer, opening, reply_text, stopped_at
 from coachrl.pipelines.parts import part_is_done
-from coachrl.pipelines.team.state import CurrentWorkspace, Environment, TeamState
+from coachrl.pipelines.team.state import CurrentWorkspace, Environment, TeamState, checked_reward
 from coachrl.pipelines.team.tools import call_tools, load_tools, results_of, told_of
 from coachrl.pipelines.team.trajectory import AgentTrajectory, ReadPrompt, action_of
 from coachrl.sandbox.base import Sandbox, Workspace
@@ -119,9 +119,10 @@ class Team:
         return self._state.environment
 
     def reward(self, part: AgentTrajectory, reward: Reward) -> None:
-        """Give the last action of `part` a reward that is known only now: a joint one, or one of the episode's end."""
+        """Give the last action of `part` a reward that is known only now: a joint one, or one of the episode's end.
+        Raises ConfigError for one that is none."""
         index = part.actions[-1].index
-        self._actions[index] = replace(self._actions[index], reward=reward)
+        self._actions[index] = replace(self._actions[index], reward=checked_reward(reward, "team.reward()"))
 
     @property
     def actions(self) -> tuple[Action, ...]:

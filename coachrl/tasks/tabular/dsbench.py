@@ -12,6 +12,7 @@ the cleaned prompts hold. What neither declares is guessed from the columns, wit
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -173,7 +174,7 @@ def _under(root: Path, listed: str, folder: str) -> Path:
         raise ValueError(f"{brief(listed)} leads out of tasks.root: name a path under {folder}/ there")
     found = usable_path(root / path)
     # A link within the data leads out as well as a path does; the root itself may be one.
-    if not found.resolve().is_relative_to(root.resolve()):
+    if not Path(os.path.realpath(found)).is_relative_to(os.path.realpath(root)):  # which takes links that go in circles
         raise ValueError(f"{brief(listed)} is a link that leads out of tasks.root: put the files themselves there")
     return found
 

@@ -115,6 +115,7 @@ class _ReplyFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._before = path.with_name(f"{path.stem}-before{path.suffix}")
+        self._is_told = False  # that the disk takes none
         problems: list[str] = []
         files = [place for place in (self._before, path) if place.exists()]
         lines = [line for place in files for line in _whole_lines(place, problems)]
@@ -133,8 +134,11 @@ class _ReplyFile:
         try:
             with writable_file(self._path).open("ab") as file:
                 file.write(_Line(key, reply).to_text().encode())
+            self._is_told = False
         except OSError as error:
-            log.warning("%s: a reply was not kept: %s", self._path, error.strerror)
+            if not self._is_told:  # each reply that follows would say it once more
+                log.warning("%s: replies are not kept: %s", self._path, error.strerror)
+            self._is_told = True
             with contextlib.suppress(OSError):  # its piece would swallow the next one
                 drop_torn_line(self._path)
 

@@ -188,8 +188,8 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
         place = f"pipeline {context.pipeline.name}: {raised_in(error)}"
         raise ConfigError(f"{place}: `await` is missing, as in `await team.ROLE.act(…)`") from error
     except TimeoutError as error:
-        if not clock.expired():
-            raise
+        if not clock.expired():  # a limit of the pipeline's own, whose error has no words
+            raise ConfigError(f"pipeline {context.pipeline.name} failed: {raised_in(error)}") from error
         raise EpisodeTimeout(f"the episode did not end within {context.episode_timeout_s:g} s") from error
     except BaseException as error:
         # As Python shows them, an exit() would end the run without a word, and a cancelled task of the pipeline's own

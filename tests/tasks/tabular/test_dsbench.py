@@ -370,6 +370,16 @@ def test_links_that_lead_out_of_the_root_are_refused(official, tmp_path, tmp_pat
         load_dsbench(official.root, tmp_path / "list.jsonl")
 
 
+def test_links_that_go_in_circles_are_files_that_are_not_there(official, tmp_path):
+    official.add("cats", **CATS, **DECLARED)
+    train = official.root / "data_resplit" / "cats" / "train.csv"
+    train.unlink()
+    train.symlink_to(train)
+    (tmp_path / "list.jsonl").write_text(json.dumps(official.lines[0]))
+    with pytest.raises(TaskError, match=r"1 of its files are not there: .*cats/train\.csv"):
+        load_dsbench(official.root, tmp_path / "list.jsonl")
+
+
 def test_the_root_itself_may_be_a_link(official, tmp_path, tmp_path_factory):
     official.add("cats", **CATS, **DECLARED)
     (tmp_path / "list.jsonl").write_text(json.dumps(official.lines[0]))

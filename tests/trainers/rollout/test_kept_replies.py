@@ -212,9 +212,8 @@ async def test_batches_of_several_processes_are_not_taken_for_one_though_they_ha
 async def test_a_place_that_takes_no_file_costs_the_replies_and_not_the_run(tmp_path, caplog):
     replies, model = kept(tmp_path / "gone" / "replies.jsonl")
     await ask(replies)
-    assert len(model.calls) == len(PROMPTS) and "a reply was not kept: No such file" in caplog.text.replace(
-        "[Errno 2] ", ""
-    )
+    assert len(model.calls) == len(PROMPTS) > 1
+    assert caplog.text.count("replies are not kept: No such file") == 1  # and not once for each
     replies.put_aside()()
 
 

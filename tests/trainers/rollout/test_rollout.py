@@ -245,7 +245,6 @@ def test_infrastructure_an_episode_whose_process_died_is_left_out():
         EngineLost("died twice"),
         BackendError("not finite"),
         ZeroDivisionError("a bug of the pipeline's own"),
-        TimeoutError("not the episode's clock"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -258,12 +257,14 @@ async def test_the_runs_what_no_episode_can_carry_ends_the_rollout(error):
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(0), GeneratorExit(), BaseException("odd")], ids=lambda each: type(each).__name__
+    "error",
+    [SystemExit(0), GeneratorExit(), BaseException("odd"), TimeoutError()],
+    ids=lambda each: type(each).__name__,
 )
 async def test_what_would_end_the_program_without_a_word_names_the_pipeline(error):
     words = rf"^pipeline pair failed: {type(error).__name__}: {error}.*\(test_rollout.py, line \d+\)$"
     with pytest.raises(ConfigError, match=words):
-        await rollout(SPECS, Heard().context(Pair(failing(error))))
+        await rollout(SPECS, Heard().context(Pair(failing(error)), episode_timeout_s=60))
 
 
 async def test_a_task_of_its_own_that_a_pipeline_has_cancelled_is_not_the_end_of_the_episode():

@@ -1,0 +1,113 @@
+"""What a run began with, its team and its tasks: with others it would learn, and measure, something else."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coachrl.errors import CheckpointError, ConfigError
+from coachrl.jsonl import write_aside
+from coachrl.parsing import read_json
+from coachrl.runs.folder import Run
+from coachrl.runs.records import role_as_kept, role_record
+from coachrl.text import counted, one_line
+from coachrl.types import Role, Task
+
+_FILE = "tasks.json"
+
+
+def keep_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> None:
+    """`tasks.json`: task id -> digest, of each set; what is there stays."""
+    path = run.folder / _FILE
+    if not path.exists():
+        write_aside(path, json.dumps(_digests(train, heldout), indent=1) + "\n")
+
+
+def check_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> None:
+    """Raises CheckpointError where these are not the tasks that the run began with, as far as it has kept them."""
+    if changed := changed_tasks(run, train, heldout):
+        raise CheckpointError(
+            f"{run.folder}: {changed}: put the task set back. To go on with the tasks as they are now, remove "
+            f"{run.folder / _FILE}; what was measured before and after is then not of the same tasks"
+        )
+
+
+def check_team(run: Run, team: Sequence[Role]) -> None:
+    """Raises CheckpointError where this is not the team of `roles.json`, which all that reads the run goes by."""
+    if changed := changed_team(run, team):
+        raise CheckpointError(
+            f"{run.folder}: {changed}: put its prompts back. To go on with the team as it is now, remove "
+            f"{run.folder / 'roles.json'}; what was played before is then read as if this team had"
+        )
+
+
+def changed_team(run: Run, team: Sequence[Role]) -> str:
+    """As `changed_tasks`."""
+    try:
+        began = run.roles()
+    except ConfigError as error:
+        return str(error)
+    kept, now = ({role.name: _role_text(role) for role in roles} for roles in (team if began is None else began, team))
+    changed = [name for name in {**kept, **now} if kept.get(name) != now.get(name)]
+    return f"not the team that the run began with (changed: {one_line(', '.join(changed))})" if changed else ""
+
+
+def changed_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> str:
+    """How they differ from those that the run began with, in words, or why nobody can say; "" where they do not, or
+    the run has kept none."""
+    path = run.folder / _FILE
+    if not path.exists():
+        return ""
+    try:
+        now, kept = _digests(train, heldout), read_json(path, _FILE)
+    except ConfigError as error:
+        return str(error)
+    if not isinstance(kept, Mapping) or not all(isinstance(kept.get(name), Mapping) for name in now):
+        return f"{_FILE} does not hold the tasks of a run"
+    found = [_change(name, kept[name], now[name]) for name in now if kept[name] != now[name]]
+    return f"not the tasks that the run began with: {'; '.join(found)}" if found else ""
+
+
+def _change(name: str, kept: Mapping[str, Any], now: Mapping[str, str]) -> str:
+    """Of the set `name`, as "of its training tasks 2 are gone (a, b)"."""
+    kinds = {
+        "changed": [task for task in kept if task in now and kept[task] != now[task]],
+        "gone": [task for task in kept if task not in now],
+        "new": [task for task in now if task not in kept],
+    }
+    told = [f"{len(ids):,} {kind} ({one_line(', '.join(ids[:3]))})" for kind, ids in kinds.items() if ids]
+    return f"of {counted(len(kept), f'{name} task')} {', '.join(told)}"
+
+
+def _digests(train: Sequence[Task], heldout: Sequence[Task]) -> dict[str, dict[str, str]]:
+    return {
+        name: {task.id: _digest(task) for task in tasks} for name, tasks in (("training", train), ("held-out", heldout))
+    }
+
+
+def _digest(task: Task) -> str:
+    """Where its files lie does not count, nor do parts of the ground truth that are no plain data."""
+    try:
+        truth = json.dumps(task.ground_truth, default=_fields, skipkeys=True)
+    except (ValueError, RecursionError):  # a circle, or a number without end, in what a user's own function gave
+        truth = ""
+    return hashlib.blake2b(json.dumps([task.category, task.prompt, truth]).encode(), digest_size=8).hexdigest()
+
+
+def _role_text(role: Role) -> str:
+    """All that it plays by, and not how its prompt files are written."""
+    record = role_record(role_as_kept(role))
+    for key in ("prompt", "feedback"):
+        record[key] = record[key]["body"]
+    return json.dumps(record)
+
+
+def _fields(value: Any) -> Any:
+    """Those that a later version adds have their defaults in what this one has made."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return None
+    fields = {field.name: (getattr(value, field.name), field.default) for field in dataclasses.fields(value)}
+    return {name: given for name, (given, default) in fields.items() if given != default}
