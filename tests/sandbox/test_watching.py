@@ -164,6 +164,7 @@ def test_what_lies_in_files_of_a_process_counts_by_its_kind():
 
     assert more(os.pipe) == 16 * mmap.PAGESIZE  # both ends are of one
     assert more(lambda: os.open("/proc/self/status", os.O_RDONLY)) == 32 * 1024
+    assert more(lambda: os.open("/proc/self/fdinfo/0", os.O_RDONLY)) == 64 * MIB
     assert more(lambda: os.open("/dev/null", os.O_RDONLY)) == 0
 
 

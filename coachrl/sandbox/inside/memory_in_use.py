@@ -36,8 +36,10 @@ _WAITING = {
     "aarch64": {"73": 1, "72": 0, "211": None, "269": None},
 }.get(platform.machine(), {})
 _MOST_SENT = 253  # files by one call
-# Of files of /proc the longest record that was read is kept, which may hold a path of four letters a byte, and what
-# describes the memory of a process that has ended.
+# What describes an open file is written out as a whole, all locks on it, and kept until it has been read.
+_DESCRIPTION_BYTES = 64 * 1024 * 1024
+# Of other files of /proc the longest record that was read is kept, which may hold a path of four letters a byte, and
+# what describes the memory of a process that has ended.
 _RECORD_BYTES = 32 * 1024
 _PART_BYTES = 64 * 1024  # of a file of /proc, read at once
 _COUNT_EVERY_S = 0.5  # pipes, areas and locks take time to count
@@ -188,18 +190,21 @@ def _file_bytes(views: Iterable[str]) -> int:
     files of /proc take."""
     pipes: set[str] = set()
     sockets: dict[str, int] = {}  # each with the files that lie in it
-    records = 0
+    descriptions = records = 0
     for view in views:
         for number, target in _open_files(f"{view}/fd"):
             if target.startswith("pipe:"):
                 pipes.add(target)
             elif target.startswith("socket:"):
                 sockets[target] = _files_sent_to(f"{view}/fdinfo/{number}")
+            elif "/fdinfo/" in target:
+                descriptions += 1
             elif target.startswith("/proc/"):
                 records += 1
             elif named := _named_pipe(f"{view}/fd/{number}"):
                 pipes.add(named)
-    return _PIPE_BYTES * (len(pipes) + sum(sockets.values())) + _RECORD_BYTES * records
+    read_from_proc = _DESCRIPTION_BYTES * descriptions + _RECORD_BYTES * records
+    return _PIPE_BYTES * (len(pipes) + sum(sockets.values())) + read_from_proc
 
 
 def _named_pipe(path: str) -> str:

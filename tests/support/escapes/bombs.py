@@ -10,21 +10,19 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-import platform
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from coachrl.doctor.sandbox import CALLS
 from coachrl.errors import SandboxError
 from coachrl.sandbox.base import Sandbox
 from coachrl.tasks.tabular.grading import TabularTruth, grade_submission
 from coachrl.types import Execution
+from escapes import programs
 
 Bomb = Callable[[Sandbox], Awaitable[str]]
 _SHORT_S = 5.0
-_NUMBERS = {name: numbers[platform.machine() == "aarch64"] for name, numbers in CALLS.items()}
 
 
 async def _run(sandbox: Sandbox, code: str, timeout_s: float = 20.0) -> tuple[Execution, str]:
@@ -61,7 +59,7 @@ def _alone(code: str) -> Bomb:
     async def bomb(sandbox: Sandbox) -> str:
         other = await sandbox.open({})
         try:
-            busy = asyncio.create_task(other.run(_BYSTANDER))
+            busy = asyncio.create_task(other.run(programs.BYSTANDER))
             for _ in range(50):  # a server shows no files before the program's end
                 if "started" in await other.files():
                     break
@@ -123,7 +121,7 @@ async def _listed_meanwhile(sandbox: Sandbox) -> str:
     """A program swaps a folder and a link to all of the sandbox's files while its own are listed."""
     workspace = await sandbox.open({})
     try:
-        running = asyncio.create_task(workspace.run(_SWAPPING))
+        running = asyncio.create_task(workspace.run(programs.SWAPPING))
         for _ in range(100):
             if any(name.startswith("b/") for name in await workspace.files()):
                 return "files behind the link were listed"
@@ -220,141 +218,6 @@ async def _pickles_stay_bytes(sandbox: Sandbox) -> str:
     return "" if data.startswith(pickle.PROTO) and isinstance(data, bytes) else "the host changed it"
 
 
-# It names a package: such a program is a child of the warm interpreter, whose death would end it.
-_BYSTANDER = "import numpy, time\nopen('started', 'w').close()\ntime.sleep(1.5)\nprint('unharmed')"
-_CATCHABLE = "import os, signal, time\nfor s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:\n    try: "
-_CLONE_PARENT = (
-    f"import ctypes, os, time\npid = ctypes.CDLL(None).syscall({_NUMBERS['clone']}, 0x8000 | 17, 0, 0, 0, 0)\n"
-    "if pid == 0: os._exit(0)\ntime.sleep(0.2)"
-)
-_SOCKET_FLOOD = """
-import os, socket, time
-for _ in range(12):
-    if os.fork() == 0:
-        break
-held = []
-try:
-    while True:
-        pair = socket.socketpair()
-        held.append(pair)
-        for end in pair:
-            end.setblocking(False)
-            try:
-                while True: end.send(bytes(65536))
-            except BlockingIOError: pass
-except OSError: pass
-time.sleep(60)
-"""
-_LET_GO = """
-import mmap, time
-held = mmap.mmap(-1, 900 << 20)
-for begin in range(0, 900 << 20, 4 << 20):
-    held[begin:begin + (4 << 20)] = bytes(4 << 20)
-    held.madvise(mmap.MADV_DONTNEED, begin, 4 << 20)
-time.sleep(60)
-"""
-_LOCKS = """
-import fcntl, struct
-file = open('locked', 'w')
-for n in range(10**7): fcntl.fcntl(file, fcntl.F_SETLK, struct.pack('hhqqi', fcntl.F_WRLCK, 0, 2 * n, 1, 0))
-"""
-_PAGES_IN_SOCKETS = """
-import os, socket, time
-held = []
-for _ in range(40):
-    pair, (out, into) = socket.socketpair(), os.pipe()
-    pair[0].setblocking(False)
-    held.append(pair)
-    try:
-        while True:
-            with open('/tmp/pages', 'w+b', 0) as file:
-                file.write(bytes(1 << 16))
-                for page in range(16): os.splice(file.fileno(), into, 1, offset_src=page << 12)
-                file.truncate(0)
-            os.splice(out, pair[0].fileno(), 16, flags=2)
-    except BlockingIOError:
-        os.close(out)
-        os.close(into)
-time.sleep(60)
-"""
-_WITHOUT_FIRST_THREAD = f"""
-import ctypes, os, threading, time
-def hold():
-    while open('/proc/self/stat').read().rpartition(')')[2].split()[0] != 'Z': time.sleep(0.01)
-    held = bytearray(300 << 20)
-    time.sleep(60)
-for _ in range(4):
-    if os.fork() == 0:
-        threading.Thread(target=hold).start()
-        ctypes.CDLL(None).syscall({_NUMBERS["exit"]}, 0)
-time.sleep(60)
-"""
-_CALL_OF_32_BITS = """
-import ctypes, mmap
-code = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)
-code.write(bytes.fromhex('b814000000cd80c3'))  # getpid by int 0x80
-ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
-"""
-_DROPPABLE = """
-import ctypes, os, time
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-size = ctypes.c_size_t(60 << 20)
-for _ in range(12):
-    if os.fork() == 0: break
-for _ in range(20):
-    place = libc.mmap(None, size, 3, 0x28, -1, ctypes.c_long(0))
-    if place == ctypes.c_void_p(-1).value: raise OSError(ctypes.get_errno())
-    ctypes.memset(place, 1, size)
-time.sleep(60)
-"""
-# Nobody but a trusted process may look into one of these, from its first moment on.
-_UNSEEN = """
-import ctypes, os, sys, time
-code = "import ctypes, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); held = b'x' * (128 << 20); time.sleep(60)"
-for _ in range(8):
-    if os.fork() == 0: os.execv(sys.executable, [sys.executable, '-c', code])
-time.sleep(60)
-"""
-_SWAPPING = """
-import ctypes, os, time
-os.mkdir('a'); os.symlink('/', 'b')
-end, exchange = time.monotonic() + 2, ctypes.CDLL(None).renameat2
-while time.monotonic() < end: exchange(-100, b'a', -100, b'b', 2)
-"""
-_SIGNAL_BY_PIPE = """
-import fcntl, os, time
-for number in (9, 19, 2, 34):
-    out, into = os.pipe()
-    fcntl.fcntl(out, fcntl.F_SETOWN, 1)
-    fcntl.fcntl(out, 10, number)
-    fcntl.fcntl(out, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    os.write(into, b'x')
-time.sleep(0.2)
-"""
-_TIMERS = f"""
-import ctypes, errno, os
-libc = ctypes.CDLL(None, use_errno=True)
-made, number = 0, ctypes.c_int()
-for _ in range(8):
-    if os.fork() == 0: break
-while libc.syscall({_NUMBERS["timer_create"]}, 1, None, ctypes.byref(number)) == 0: made += 1
-assert made < 512, made
-"""
-_DIRTY = "import builtins, json, os, sys\nbuiltins.leak = sys.leak = json.leak = 1\nos.environ['LEAK'] = '1'"
-_LOOK = (
-    "import builtins, json, os, sys\n"
-    "if any(hasattr(m, 'leak') for m in (builtins, sys, json)) or 'LEAK' in os.environ: print('ESCAPED')"
-)
-_NAMED = "import ctypes\nctypes.CDLL(None).prctl(15, b'escapee-a8d3', 0, 0, 0)\n"
-_FIND_NAMED = (
-    "import os\nfor p in os.listdir('/proc'):\n    try:\n"
-    "        if p.isdigit() and 'escapee' in open(f'/proc/{p}/comm').read(): print('ESCAPED', p)\n"
-    "    except OSError: pass"
-)
-_FILL = "import itertools\nfor n in itertools.count(): open(f'{folder}{n % 32}', 'ab').write(bytes(1 << 20))"
-_WRITE_AND_FORK = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
-
 BOMBS: dict[tuple[str, str], Bomb] = {
     ("bombs", "fork bomb"): _ends(
         "import os\nwhile True:\n    if os.fork() == 0:\n        while True: os.fork()", "error", "timeout", timeout_s=_SHORT_S
@@ -372,10 +235,10 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         "import mmap, time\nheld = mmap.mmap(-1, 1 << 30)\nfor n in range(0, 1 << 30, 4096): held[n] = 1\ntime.sleep(60)",
         "error",
     ),
-    ("bombs", "shared memory that it lets go of"): _ends(_LET_GO, "error"),
-    ("bombs", "locks"): _ends(_LOCKS, "oom", "error"),
-    ("bombs", "pages of a file that is gone, kept in sockets"): _ends(_PAGES_IN_SOCKETS, "oom", "error"),
-    ("bombs", "memory of processes without a first thread"): _ends(_WITHOUT_FIRST_THREAD, "oom"),
+    ("bombs", "shared memory that it lets go of"): _ends(programs.LET_GO, "error"),
+    ("bombs", "locks"): _ends(programs.LOCKS, "oom", "error"),
+    ("bombs", "pages of a file that is gone, kept in sockets"): _ends(programs.PAGES_IN_SOCKETS, "oom", "error"),
+    ("bombs", "memory of processes without a first thread"): _ends(programs.WITHOUT_FIRST_THREAD, "oom"),
     **{
         ("labels", f"{name} of its own choice"): _ends(code, "error")
         for name, code in {
@@ -384,7 +247,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
             "an end by the system": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
             "an end by the clock": "import os, signal\nos.kill(os.getpid(), signal.SIGXCPU)",
             "a number like the clock's": "import os\nos._exit(124)",
-            "a call of another processor": _CALL_OF_32_BITS,
+            "a call of another processor": programs.CALL_OF_32_BITS,
         }.items()
     },
     **{
@@ -393,13 +256,13 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         )
         for what, name in {"is not text": b"\xff\xfe", "looks like a figure": b"x\rVmPTE: y"}.items()
     },
-    ("bombs", "memory that the kernel may take back"): _ends(_DROPPABLE, "oom", "error"),
-    ("bombs", "memory of processes that hide it"): _ends(_UNSEEN, "oom"),
-    ("bombs", "timers"): _ends(_TIMERS, "ok"),
-    ("bombs", "memory of sockets"): _ends(_SOCKET_FLOOD, "oom", "error"),
-    ("bombs", "disk"): _ends("folder = ''\n" + _FILL, "error", says="No space left on device"),
-    ("bombs", "disk of /tmp"): _ends("folder = '/tmp/'\n" + _FILL, "error", says="No space left on device"),
-    ("bombs", "disk of /dev/shm"): _ends("folder = '/dev/shm/'\n" + _FILL, "error", says="No space left on device"),
+    ("bombs", "memory that the kernel may take back"): _ends(programs.DROPPABLE, "oom", "error"),
+    ("bombs", "memory of processes that hide it"): _ends(programs.UNSEEN, "oom"),
+    ("bombs", "timers"): _ends(programs.TIMERS, "ok"),
+    ("bombs", "memory of sockets"): _ends(programs.SOCKET_FLOOD, "oom", "error"),
+    ("bombs", "disk"): _ends("folder = ''\n" + programs.FILL, "error", says="No space left on device"),
+    ("bombs", "disk of /tmp"): _ends("folder = '/tmp/'\n" + programs.FILL, "error", says="No space left on device"),
+    ("bombs", "disk of /dev/shm"): _ends("folder = '/dev/shm/'\n" + programs.FILL, "error", says="No space left on device"),
     ("bombs", "inodes"): _ends(
         "import itertools\nfor n in itertools.count(): open(f'{n}', 'w').close()", "error", says="No space left on device"
     ),
@@ -417,16 +280,16 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()", "error", "oom", "timeout"
     ),
     ("outlive", "daemon in a session of its own"): _sees_nothing(
-        _NAMED + _WRITE_AND_FORK + "        time.sleep(300)\n    os._exit(0)\ntime.sleep(0.3)", _FIND_NAMED
+        programs.NAMED + programs.WRITE_AND_FORK + "        time.sleep(300)\n    os._exit(0)\ntime.sleep(0.3)", programs.FIND_NAMED
     ),
     ("outlive", "daemon of a run that timed out"): _sees_nothing(
-        _NAMED + _WRITE_AND_FORK + "        time.sleep(300)\n    os._exit(0)\ntime.sleep(300)", _FIND_NAMED, timeout_s=2.0
+        programs.NAMED + programs.WRITE_AND_FORK + "        time.sleep(300)\n    os._exit(0)\ntime.sleep(300)", programs.FIND_NAMED, timeout_s=2.0
     ),
     ("outlive", "zombies that fill the process table"): _sees_nothing(
         "import os\nfor _ in range(10):\n    if os.fork() == 0: os._exit(0)",
         "import os\ntry:\n    for _ in range(8):\n        if os.fork() == 0: os._exit(0)\nexcept OSError: print('ESCAPED')",
     ),
-    ("outlive", "changed modules and environment"): _sees_nothing(_DIRTY, _LOOK),
+    ("outlive", "changed modules and environment"): _sees_nothing(programs.DIRTY, programs.LOOK),
     ("outlive", "changed packages"): _sees_nothing(
         "import numpy\nnumpy.leak = 1", "import numpy\nif hasattr(numpy, 'leak'): print('ESCAPED')"
     ),
@@ -460,17 +323,17 @@ BOMBS: dict[tuple[str, str], Bomb] = {
     ("signals", "interrupt pid 1, as a child of the warm interpreter"): _alone(
         "import numpy, os, time\nos.kill(1, 2)\ntime.sleep(0.2)"
     ),
-    ("signals", "every signal to pid 1"): _alone(_CATCHABLE + "os.kill(1, s)\n    except OSError: pass\ntime.sleep(0.2)"),
+    ("signals", "every signal to pid 1"): _alone(programs.CATCHABLE + "os.kill(1, s)\n    except OSError: pass\ntime.sleep(0.2)"),
     ("signals", "every signal to pid 1's thread"): _alone(
-        f"import ctypes\ntgkill = lambda s: ctypes.CDLL(None).syscall({_NUMBERS['tgkill']}, 1, 1, s)\n"
-        + _CATCHABLE + "tgkill(s)\n    except OSError: pass\ntime.sleep(0.2)"
+        f"import ctypes\ntgkill = lambda s: ctypes.CDLL(None).syscall({programs.NUMBERS['tgkill']}, 1, 1, s)\n"
+        + programs.CATCHABLE + "tgkill(s)\n    except OSError: pass\ntime.sleep(0.2)"
     ),
     ("signals", "every signal by descriptor"): _alone(
-        _CATCHABLE + "signal.pidfd_send_signal(os.pidfd_open(1), s)\n    except OSError: pass\ntime.sleep(0.2)"
+        programs.CATCHABLE + "signal.pidfd_send_signal(os.pidfd_open(1), s)\n    except OSError: pass\ntime.sleep(0.2)"
     ),
-    ("signals", "signals to pid 1 by a pipe"): _alone(_SIGNAL_BY_PIPE),
-    ("signals", "child for the parent"): _alone(_CLONE_PARENT),
-    ("signals", "child for the warm interpreter"): _alone(_CLONE_PARENT + "  # numpy"),
+    ("signals", "signals to pid 1 by a pipe"): _alone(programs.SIGNAL_BY_PIPE),
+    ("signals", "child for the parent"): _alone(programs.CLONE_PARENT),
+    ("signals", "child for the warm interpreter"): _alone(programs.CLONE_PARENT + "  # numpy"),
     ("signals", "limits for every process"): _alone(
         "import os, resource, time\nfor p in filter(str.isdigit, os.listdir('/proc')):\n    for limit in range(16):\n"
         "        try: resource.prlimit(int(p), limit, (0, 0))\n        except (OSError, ValueError): pass\ntime.sleep(0.2)"
