@@ -70,7 +70,7 @@ def test_threads_that_ask_for_several_policies_are_heard_in_one_order_by_all_ran
     assert first == second and len(first) == 24 and len(set(first)) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_apart_from_engines_they_sit_beside_the_first_policys_trainers(start, ray_cluster):
     def gpu(actor):
         import os

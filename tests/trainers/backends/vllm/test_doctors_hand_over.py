@@ -16,6 +16,7 @@ def test_a_tiny_trainer_and_a_tiny_engine_agree():
     assert finding.ok and not finding.optional and "once its weights are handed over" in finding.detail, finding
 
 
+@pytest.mark.thorough
 def test_an_engine_that_does_not_start_is_a_line_with_what_vllm_says(monkeypatch):
     no_room = RunConfig(backend="vllm", torch={"device": "cpu"}, vllm={"engine_args": {"kv_cache_memory_bytes": 4096}})
     monkeypatch.setattr(hand_over, "_tiny_run", lambda *_: no_room)

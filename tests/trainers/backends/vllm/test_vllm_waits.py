@@ -176,7 +176,7 @@ def test_a_checkpoint_that_hangs_with_the_engine_is_given_up_too(coachrl, model,
     assert not Run(tmp_path / "runs" / "run").checkpoints()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_engine_that_never_starts_ends_the_command(coachrl, model):
     ended = coachrl(START, 0, "train", *SETTINGS, "vllm.start_timeout_s=3", f"model={model}")
     words = " ".join(ended.stderr.split())
