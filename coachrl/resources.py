@@ -1,5 +1,5 @@
 """Finds what coachrl ships (prompts, configs), in a checkout and in an installed wheel alike, what it keeps, what
-memory the machine has, and who runs on it and in this process."""
+memory the machine has, how many files a process may open, and who runs on it and in this process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
+_OPEN_FILES = 1 << 14
 
 ENGINE_THREAD = "coachrl engine"
 """The name of a thread that an engine lives in. It ends when the engine is closed, unless it hangs."""
@@ -34,6 +35,16 @@ def machine_bytes() -> int:
 def machine_mb() -> int:
     """Memory of this machine in whole MiB."""
     return machine_bytes() >> 20
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit on open files to 16,384, or as far as it may."""
+    import resource as limits
+
+    few, most = limits.getrlimit(limits.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if most == limits.RLIM_INFINITY else min(_OPEN_FILES, most)
+    if few != limits.RLIM_INFINITY and few < wanted:
+        limits.setrlimit(limits.RLIMIT_NOFILE, (wanted, most))
 
 
 def free_bytes(place: Path) -> int:

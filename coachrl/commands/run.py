@@ -88,7 +88,7 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
         display.on_phase("checking tasks, coach and packages", None)
         async with _prepare_training(config, run.ledger) as ready:
             tasks = (ready.train_tasks, ready.heldout_tasks)
-            if resume:
+            if resume and not again:  # a run that lost a process is the same run, whatever was edited meanwhile
                 check_team(run, ready.pipeline.roles)
                 check_tasks(run, *tasks)
             try_algorithm(config, ready.pipeline.roles, ready.train_tasks)

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from coachrl.coach.clients.base import UNREADABLE, ChatRequest, hide_secrets, with_usage, without_secrets
+from coachrl.coach.clients.base import UNREADABLE, ChatRequest, with_usage, without_keys, without_secrets
 from coachrl.coach.clients.base import Reply as Counted
 from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.keys import check_sendable
@@ -269,9 +269,9 @@ def _reply(choice: Any) -> Reply:
 
 def _whole(text: str) -> str:
     """The text without halves of characters, which JSON can spell and no client is sent, and without keys."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", hide_secrets(text))
+    return re.sub("[\ud800-\udfff]", "\ufffd", without_keys(text))
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    read = arguments_of(hide_secrets(text or "{}"))
+    read = arguments_of(without_keys(text or "{}"))
     return read if isinstance(read, dict) else {"arguments": _whole(text)}

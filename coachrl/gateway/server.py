@@ -39,6 +39,7 @@ from coachrl.gateway.wire import chat, messages, model_list, responses
 from coachrl.gateway.wire.base import Exchange, Wire, openai_error
 from coachrl.gateway.wire.base import event as sse
 from coachrl.parsing import check_few_values, parse_json
+from coachrl.resources import allow_open_files
 from coachrl.text import one_line
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,7 @@ class Server:
         """What Anthropic's clients take as their base; OpenAI's take it with /v1."""
 
     async def __aenter__(self) -> Self:
+        allow_open_files()
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         config = uvicorn.Config(
             self._application(),

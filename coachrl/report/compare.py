@@ -126,8 +126,7 @@ def _comparison(
     shared = ours & theirs
     if not shared:
         raise ConfigError(
-            f"{baseline} and {name} share no held-out draw: they were evaluated on other tasks "
-            f"({_examples(ours)} against {_examples(theirs)})"
+            f"{baseline} and {name} share no held-out draw: they were evaluated on {_others(ours, theirs)}"
             + (f"; settings: {'; '.join(differing[:_MOST_DIFFERENCES])}" if differing else "")
         )
     first, last = _only(first, shared), _only(last, shared)
@@ -139,6 +138,12 @@ def _comparison(
 def _only(evaluation: EpisodeFile, keys: set[tuple[str, str]]) -> EpisodeFile:
     """The evaluation without what the other run does not hold, so that all figures are of the same draws."""
     return replace(evaluation, episodes=tuple(e for e in evaluation.valid if draw_key(e) in keys))
+
+
+def _others(ours: set[tuple[str, str]], theirs: set[tuple[str, str]]) -> str:
+    if {task for task, _ in ours} & {task for task, _ in theirs}:
+        return f"other problems, or draws, of the same ids ({_examples(ours)})"
+    return f"other tasks ({_examples(ours)} against {_examples(theirs)})"
 
 
 def _examples(keys: set[tuple[str, str]]) -> str:

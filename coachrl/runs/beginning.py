@@ -62,7 +62,7 @@ def changed_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> s
     if not path.exists():
         return ""
     try:
-        now, kept = _digests(train, heldout), read_json(path, _FILE)
+        now, kept = _digests(train, heldout), read_json(path, _FILE, half_characters=True)
     except ConfigError as error:
         return str(error)
     if not isinstance(kept, Mapping) or not all(isinstance(kept.get(name), Mapping) for name in now):
@@ -91,7 +91,7 @@ def _digests(train: Sequence[Task], heldout: Sequence[Task]) -> dict[str, dict[s
 def _digest(task: Task) -> str:
     """Where its files lie does not count, nor do parts of the ground truth that are no plain data."""
     try:
-        truth = json.dumps(task.ground_truth, default=_fields, skipkeys=True)
+        truth = _plain(task.ground_truth)
     except (ValueError, RecursionError):  # a circle, or a number without end, in what a user's own function gave
         truth = ""
     return hashlib.blake2b(json.dumps([task.category, task.prompt, truth]).encode(), digest_size=8).hexdigest()
@@ -102,12 +102,19 @@ def _role_text(role: Role) -> str:
     record = role_record(role_as_kept(role))
     for key in ("prompt", "feedback"):
         record[key] = record[key]["body"]
+    for key in ("required_files", "needed_files"):
+        record[key] = sorted(record[key])
     return json.dumps(record)
 
 
+def _plain(value: Any) -> str:
+    return json.dumps(value, default=_fields, skipkeys=True)
+
+
 def _fields(value: Any) -> Any:
-    """Those that a later version adds have their defaults in what this one has made."""
+    """Those that a later version adds have their defaults in what this one has made. Compared as text, since arrays and
+    their like compare otherwise."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return None
-    fields = {field.name: (getattr(value, field.name), field.default) for field in dataclasses.fields(value)}
-    return {name: given for name, (given, default) in fields.items() if given != default}
+    fields = {field.name: (getattr(value, field.name, None), field.default) for field in dataclasses.fields(value)}
+    return {name: given for name, (given, default) in fields.items() if _plain(given) != _plain(default)}

@@ -64,7 +64,7 @@ class Run:
         self._made_for_it: list[Path] = []
         self._told: set[str] = set()
         self._lock_is_there: Callable[[], bool] | None = None  # while it is held
-        self._is_discarded = False
+        self._may_be_discarded = False  # one that is opened holds what others made
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -101,6 +101,7 @@ class Run:
                 raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
             raise
         run = cls(folder)
+        run._may_be_discarded = True
         run._made_for_it = missing
         run._point_latest()
         return run
@@ -250,12 +251,12 @@ class Run:
         return sorted(path for path in found if _EPISODE_FILE.fullmatch(path.stem))
 
     def discard_if_empty(self) -> None:
-        """Remove the folder of a run that failed before its first line of metrics, and those that were made to hold it:
-        nothing half-written stays, and `latest` points where it did. Once it is gone nothing is done, nor where it was
-        moved away and something else has its name."""
-        if self._is_discarded or (self.folder / "metrics.jsonl").exists() or self.checkpoints():
+        """Remove the folder of a run that was made here and failed before its first line of metrics, and those that
+        were made to hold it: nothing half-written stays, and `latest` points where it did. Once it is gone nothing is
+        done, nor where it was moved away and something else has its name."""
+        if not self._may_be_discarded or (self.folder / "metrics.jsonl").exists() or self.checkpoints():
             return
-        self._is_discarded = True  # from now on the name may be another run's
+        self._may_be_discarded = False  # from now on the name may be another run's
         if self._lock_is_there is not None and not self._lock_is_there():
             return
         latest = self.folder.parent / "latest"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from coachrl.errors import SandboxUnavailable
+from coachrl.resources import allow_open_files
 from coachrl.sandbox.inside.jail import CODE_UID, WORKSPACE, WORKSPACES
 from coachrl.sandbox.packages import Packages
 
@@ -32,7 +32,6 @@ _CAPABILITIES = (
 _NOBODY = 65534
 # Below the system's folders. Those of other languages ship tables, too: R's survival has the labels of a task.
 _SYSTEM_PACKAGES = ("*/*-packages", "R/*library", "node_modules")
-_OPEN_FILES = 1 << 14
 _THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB")
 
 
@@ -139,16 +138,6 @@ def arguments(bwrap: str, packages: Packages, uid: int) -> list[str]:
     return [*command, "--", str(_python()), "-s", "-P", "-c", start]
 
 
-def _may_hand_over_files() -> None:
-    """Raise this process's limit on open files where it is low. The kernel counts what lies in sockets for a user, all
-    processes together, and lets one send more only below its own limit. That of programs is 512; they get beyond it by
-    what each of the machine's processors sends at once."""
-    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(_OPEN_FILES, most)
-    if few != resource.RLIM_INFINITY and few < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-
-
 def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start bubblewrap with the file `control` as the interpreter's file 0 and `errors` as its stderr.
 
@@ -158,7 +147,9 @@ def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Pop
     """
     bwrap = find_bubblewrap()
     require_reach(packages)
-    _may_hand_over_files()
+    # The kernel counts what lies in sockets for a user, all processes together, and lets one send more only below its
+    # own limit. That of programs is 512; they get beyond it by what each of the machine's processors sends at once.
+    allow_open_files()
     if os.getuid() != 0:
         command = arguments(bwrap, packages, CODE_UID)
         return subprocess.Popen(command, stdin=control, stdout=subprocess.DEVNULL, stderr=errors, env={})

@@ -85,6 +85,7 @@ async def test_a_stream_gives_no_dollars_back():
 
 async def test_a_key_that_a_provider_repeats_reaches_neither_app_nor_record(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", key := "sk-ours-and-secret")
+    monkeypatch.setenv("POSTGRES_PASSWORD", "mountain")  # which may be any word
     [reply], _ = await complete(answer({**asks(json.dumps({"mountain": key})), "content": f"It is {key}."}))
     assert reply.text == "It is [OPENAI_API_KEY]."
     assert reply.tool_calls[0].arguments == {"mountain": "[OPENAI_API_KEY]"}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from coachrl.config import RunConfig
@@ -57,15 +58,35 @@ def test_where_a_table_lies_does_not_count_and_any_truth_is_taken(run, tmp_path)
     truths = (
         [TabularTruth("classification", "accuracy", "id", ("y",), tmp_path / part) for part in ("a", "b")],
         [object(), object()],
-        [{3: {1, 2}}, {3: {2, 1}}],
+        [{3: {0, 8}}, {3: {8, 0}}],  # which are written in another order
         [circle, circle],
         [MathTruth(np.zeros(3)), MathTruth(np.ones(3))],
+        [MathTruth(pd.NA), MathTruth(pd.NA)],
         [10**5000, 10**5000],
     )
     for kept, now in truths:
         (run.folder / "tasks.json").unlink()
         keep_tasks(run, [replace(TRAIN[0], ground_truth=kept, files={"a.csv": Path("a")})], HELDOUT)
         assert changed_tasks(run, [replace(TRAIN[0], ground_truth=now)], HELDOUT) == ""
+
+
+def test_what_is_no_plain_data_hides_no_change_of_what_is(run):
+    @dataclass
+    class Truth:
+        answer: str
+        table: np.ndarray
+
+    for answer, change in (("1", ""), ("2", "1 changed (t-0)")):
+        if not change:
+            (run.folder / "tasks.json").unlink()
+            keep_tasks(run, [replace(TRAIN[0], ground_truth=Truth(answer, np.zeros(3)))], HELDOUT)
+        assert change in changed_tasks(run, [replace(TRAIN[0], ground_truth=Truth(answer, np.ones(3)))], HELDOUT)
+
+
+def test_an_id_with_half_a_character_is_read_back(run):
+    (run.folder / "tasks.json").unlink()
+    keep_tasks(run, half := [replace(TRAIN[0], id="t-\ud800")], HELDOUT)
+    check_tasks(run, half, HELDOUT)
 
 
 def test_a_field_that_a_later_version_adds_changes_no_task(run):
@@ -103,5 +124,5 @@ def test_a_team_whose_prompts_were_edited_is_named_by_its_roles(run):
 
 def test_a_role_is_the_same_as_its_file_gives_it_back(run):
     role = Role("solver", policy="p", tool_timeout_s=10, required_files=frozenset("abcdefgh"))  # and not 10.0
-    run.write_roles([role])
+    run.write_roles([replace(role, required_files=tuple("hgfedcba"))])
     check_team(run, [role])

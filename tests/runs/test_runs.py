@@ -165,6 +165,13 @@ def test_a_run_without_a_first_line_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_that_was_opened_is_never_discarded(tmp_path):
+    """It may hold a ledger and replies of who made it, and was killed before its first line."""
+    run = Run.open(make_run(tmp_path).folder)
+    run.discard_if_empty()
+    assert (run.folder / "config.yaml").exists()
+
+
 def test_a_folder_that_was_there_before_the_run_stays(tmp_path):
     (tmp_path / "runs").mkdir()
     make_run(tmp_path).discard_if_empty()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
-import json
 import os
 import re
 import time
@@ -25,6 +24,7 @@ from coachrl.text import names_secret, without_passwords
 from coachrl.types import ONE_ATTEMPT, Usage
 
 _SHOWN_CHARS = 300
+_SECRET_CHARS, _KEY_CHARS = 8, 16  # a shorter value is no secret, and no key of a provider
 _MOST_TOKENS = 10**9  # of one call
 _LONGEST_ASKED_S = 86_400.0
 _RETRY_STATUS = frozenset({408, 409, 425, 429})
@@ -186,10 +186,10 @@ class Provider(ABC):
                 raise
             raise explained from None
         try:
-            reply = self._read(answer, request)
+            reply = _keyless(self._read(answer, request))
         except UNREADABLE as error:
             raise self._unreadable(error) from None
-        return replace(_keyless(reply), usage=replace(reply.usage, latency_s=time.monotonic() - began))
+        return replace(reply, usage=replace(reply.usage, latency_s=time.monotonic() - began))
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -295,23 +295,35 @@ def seconds_of_retry_after(value: str) -> float | None:
 
 
 def _keyless(reply: Reply) -> Reply:
-    calls = tuple(replace(call, arguments=hide_secrets(call.arguments)) for call in reply.calls)
-    native = json.loads(hide_secrets(json.dumps(reply.native))) if reply.native is not None else None
-    return replace(reply, text=hide_secrets(reply.text), calls=calls, native=native)
+    calls = tuple(replace(call, arguments=without_keys(call.arguments)) for call in reply.calls)
+    return replace(reply, text=without_keys(reply.text), calls=calls, native=_keyless_data(reply.native))
 
 
-def hide_secrets(text: str) -> str:
-    """`text` with the value of every secret-looking environment variable replaced: a server may repeat the key that it
-    was sent, and what models say is kept in files and shown to others."""
+def _keyless_data(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {name: _keyless_data(part) for name, part in data.items()}
+    if isinstance(data, list):
+        return [_keyless_data(part) for part in data]
+    return without_keys(data) if isinstance(data, str) else data
+
+
+def without_keys(said: str) -> str:
+    """What a model said, with the keys in the environment replaced: a server may repeat the one that it was sent, and
+    replies are kept in files and shown to others. A shorter secret may be any word of a reply, and is no provider's."""
+    return _without_secrets_of(said, _KEY_CHARS)
+
+
+def _without_secrets_of(text: str, chars: int) -> str:
+    """`text` without the values of secret-looking environment variables that have so many characters or more."""
     secrets = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
     for value in sorted(secrets, key=len, reverse=True):  # one may be the beginning of another
-        if len(value) >= 8:
+        if len(value) >= chars:
             text = text.replace(value, f"[{secrets[value]}]")
     return text
 
 
 def without_secrets(text: str) -> str:
-    """As `hide_secrets`, on one line, cut, and with passwords and keys in URLs starred: servers repeat the address that
-    they were asked at."""
-    line = " ".join(_NOISE.sub("", without_passwords(hide_secrets(text))).split())
+    """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
+    and keys in URLs starred: servers repeat the address that they were asked at."""
+    line = " ".join(_NOISE.sub("", without_passwords(_without_secrets_of(text, _SECRET_CHARS))).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

@@ -116,7 +116,7 @@ def checked_reward(reward: object, who: str) -> Reward:
     """A reward of one's own, with Python's floats. Raises ConfigError where it is none, or a float holds no number of
     it: it would be trained on, or written into episodes that nobody could read again."""
     if not isinstance(reward, Reward) or not isinstance(reward.checks, Mapping):
-        raise ConfigError(f"{who} gave the reward {brief(reward)}, where it must be a Reward, or None")
+        raise ConfigError(f"{who} gave the reward {brief(reward)}, where it must be a Reward")
     for number in (reward.team, reward.local, *reward.checks.values()):
         if not (is_finite(number) or isinstance(number, np.bool_)):
             raise ConfigError(f"{who} gave a Reward that holds {brief(number)}, no finite number")

@@ -43,7 +43,8 @@ _DESCRIPTION_BYTES = 64 * 1024 * 1024
 _RECORD_BYTES = 32 * 1024
 _PART_BYTES = 64 * 1024  # of a file of /proc, read at once
 _COUNT_EVERY_S = 0.5  # pipes, areas and locks take time to count
-# Each processor may keep so many pages of a process to itself that its `status` does not show (percpu_counter_batch).
+# Each processor may keep so many pages of a kind and a process to itself that `status` does not show
+# (percpu_counter_batch), and each thread 64 before Linux 6.2.
 _CPUS = os.cpu_count() or 1
 _UNTOLD_BYTES = _CPUS * max(32, 2 * _CPUS) * mmap.PAGESIZE
 _SCRATCH = ("tmp", "dev/shm")
@@ -107,7 +108,8 @@ def uses_more_than(pids: Collection[int], limit_bytes: int, kinds: tuple[str, ..
     views = [_view(pid) for pid in pids]
     resident = tuple(f"Rss{kind}:" for kind in kinds)
     tables = [_fields_kb(f"{view}/status", ("VmPTE:", "VmSwap:", *resident)) for view in views]
-    if sum(_UNTOLD_BYTES + 1024 * sum(table.values()) for table in tables) <= limit_bytes:
+    untold = (len(kinds) + 1) * _UNTOLD_BYTES  # swap is a kind of its own
+    if sum(untold + 1024 * sum(table.values()) for table in tables) <= limit_bytes:
         return False
     shared = ("SwapPss:", *(f"Pss_{kind}:" for kind in kinds))
     counted = zip(views, tables, _first_of_each_memory(views), strict=True)
