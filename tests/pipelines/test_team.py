@@ -253,7 +253,7 @@ class Tally(Environment):
         (StepResult("", Reward(10**400, 0.0)), r"a Reward that holds 10+ … 0+, no finite number"),
         (StepResult("", Reward(1.0, "most")), r"a Reward that holds 'most', no finite number"),
         (StepResult("", Reward(1.0, 0.0, {"form": None})), r"a Reward that holds None, no finite number"),
-        (StepResult("", 1.0), r"the reward 1\.0, where it must be a Reward, or None"),
+        (StepResult("", 1.0), r"the reward 1\.0, where it must be a Reward"),
     ],
 )
 async def test_what_an_environment_must_not_give_is_named(answer, words):

@@ -270,7 +270,7 @@ def test_shared_pages_count_once_and_page_tables_for_each(monkeypatch):
 
     monkeypatch.setattr(memory_in_use, "_fields_kb", fields)
     monkeypatch.setattr(memory_in_use, "_view", lambda pid: f"/proc/{pid}")
-    exact, most = 70 + 70 + 1 + 5 + 6, 211 * 1024 + 2 * memory_in_use._UNTOLD_BYTES
+    exact, most = 70 + 70 + 1 + 5 + 6, 211 * 1024 + 2 * 2 * memory_in_use._UNTOLD_BYTES  # of pages, and of swap
     assert not memory_in_use.uses_more_than([1, 2], most, ("Anon",)) and not walked  # the upper bound is enough
     assert not memory_in_use.uses_more_than([1, 2], most - 1, ("Anon",)) and len(walked) == 2
     assert memory_in_use.uses_more_than([1, 2], exact * 1024 - 1, ("Anon",)) and len(walked) == 4
