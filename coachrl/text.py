@@ -62,11 +62,14 @@ def first_line(error: BaseException) -> str:
 
 
 def brief(value: Any) -> str:
-    """`repr(value)` for one line of an error, whatever the value: a number of 5,000 digits has no repr."""
+    """`repr(value)` for one line of an error, whatever the value: a number of 5,000 digits has no repr, and a class of
+    somebody else's may raise where it makes one."""
     try:
         return one_line(repr(value))
     except (ValueError, RecursionError):
         return f"a {type(value).__name__} too large to show"
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  the boundary to that class
+        return f"a {type(value).__name__} (its text cannot be made: {type(raised).__name__})"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

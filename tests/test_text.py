@@ -79,12 +79,18 @@ def test_both_streams_are_shown_and_of_a_failure_the_last_line_is_told():
     assert brief_output(Execution("timeout")) == "timeout: no message"
 
 
+class Mute:
+    def __repr__(self):
+        raise LookupError("its session is closed")
+
+
 def test_numbers_and_names_in_messages():
     assert [counted(1, "call"), counted(0, "reply"), counted(1000, "task")] == ["1 call", "0 replies", "1,000 tasks"]
     assert nearest("planer", ["coder", "planner"]) == ", did you mean 'planner'?" and nearest("xyz", ["coder"]) == ""
     assert nearest("OPENRLHF", ["vllm", "openrlhf"]) == ", did you mean 'openrlhf'?"
     assert nearest("MODEL", ["model", "Model"]) == ", did you mean 'Model'?"
     assert brief("x") == "'x'" and brief(10**5000) == "a int too large to show"
+    assert brief(Mute()) == "a Mute (its text cannot be made: LookupError)"
     assert first_line(ValueError("a\nb")) == "a" and first_line(ValueError()) == "ValueError"
 
 

@@ -116,9 +116,10 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     print_table(table)
 
 
-def print_error(error: BaseException | str) -> None:
-    """One line, whatever stands in the message, and one for each note that an error has, such as how to go on."""
-    err.print(f"error: {one_line(str(error), _ERROR_CHARS)}", style="bold red")
+def print_error(error: BaseException | str, instead: str = "") -> None:
+    """One line, whatever stands in the message, and one for each note that an error has, such as how to go on. instead:
+    what is said in the place of its message."""
+    err.print(f"error: {one_line(instead or str(error), _ERROR_CHARS)}", style="bold red")
     for note in getattr(error, "__notes__", ()):
         err.print(one_line(note, _ERROR_CHARS))
 

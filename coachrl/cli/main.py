@@ -217,7 +217,7 @@ def _run() -> None:
         sys.exit(error.exit_code)
     except OSError as error:  # a full disk, a folder that may not be written; a path that no file system takes
         if lost := _lost_folder():
-            print_error(lost)
+            print_error(error, instead=lost)
             sys.exit(2)
         print_error(error)
         sys.exit(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1)

@@ -8,6 +8,7 @@ from coachrl.config.coach import CoachConfig, EvidenceConfig, MemberConfig, Retr
 from coachrl.config.load import (
     dump_config,
     find_config,
+    kept_config,
     laid_over,
     load_config,
     make_section,

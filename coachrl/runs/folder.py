@@ -24,7 +24,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from coachrl.config import RunConfig, dump_config, load_config, resumable_settings, with_absolute_paths
+from coachrl.config import RunConfig, dump_config, kept_config, load_config, resumable_settings
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.files import named_path
 from coachrl.jsonl import (
@@ -90,7 +90,7 @@ class Run:
             _make(aside)
             for sub in leftovers.PARTS:
                 (aside / sub).mkdir()
-            (aside / "config.yaml").write_text(dump_config(with_absolute_paths(config)), encoding="utf-8")
+            (aside / "config.yaml").write_text(kept_config(config), encoding="utf-8")
             (aside / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", encoding="utf-8")
             folder = _renamed(aside, folder, numbered=config.name is None)
         except BaseException as error:  # Ctrl-C, too, leaves nothing
@@ -123,6 +123,13 @@ class Run:
             raise ConfigError(f"run folder {folder} cannot be written: {above} is no folder")
         if not os.access(above, os.W_OK | os.X_OK):
             raise ConfigError(f"run folder {folder} cannot be written: no permission to write in {above}")
+        try:
+            str(folder.absolute()).encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"run folder {folder.absolute()}: its path must be UTF-8 text, to load models from"
+            ) from error
+        kept_config(config)
         return folder
 
     @classmethod

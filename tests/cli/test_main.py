@@ -8,6 +8,7 @@ import pytest
 from command_line import coachrl
 from typer.testing import CliRunner
 
+from coachrl.cli import main
 from coachrl.cli.main import EXAMPLES, app
 
 VERBS = ["train", "eval", "rollout", "sft", "report", "view", "compare", "audit", "rescore", "export"]
@@ -32,6 +33,22 @@ def test_the_package_runs_as_a_program():
     assert done.returncode == 0 and done.stdout.strip() and not done.stderr
     wrong = python("-m", "coachrl", "report", "/nowhere")
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: /nowhere is not a run folder")
+
+
+def test_a_run_that_loses_the_current_folder_says_how_it_goes_on(tmp_path, monkeypatch, capsys):
+    def lose_it(**_):
+        (tmp_path / "gone").rmdir()
+        error = FileNotFoundError(2, "No such file or directory")
+        error.add_note("continue with: coachrl train --resume /runs/a")
+        raise error
+
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.setattr(main, "app", lose_it)
+    with pytest.raises(SystemExit):
+        main._run()
+    told = capsys.readouterr().err.replace("\n", " ")
+    assert told.startswith("error: the current folder cannot be used") and "coachrl train --resume /runs/a" in told
 
 
 @pytest.mark.parametrize("line", ["train --resume --help", "coaches try --action --help", "sft --data x --out --help"])

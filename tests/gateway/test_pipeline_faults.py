@@ -109,6 +109,24 @@ async def test_a_grader_that_hangs_is_given_up_and_its_episode_left_out(grade):
     HANGING.set()
 
 
+class Mute:
+    def __repr__(self):
+        raise LookupError("its session is closed")
+
+
+def gives_what_has_no_text(task, endpoint):
+    return Mute()
+
+
+def needs_a_number(task, result):
+    return result + 1
+
+
+async def test_a_result_without_a_text_leaves_out_its_episode_alone():
+    [episode] = await play(gateway("gives_what_has_no_text", grade=f"{__name__}:needs_a_number"))
+    assert "needs_a_number raised TypeError" in episode.infra_error and "the result a Mute (" in episode.infra_error
+
+
 def asks(task, endpoint):
     return ask(endpoint.openai(), "x")
 

@@ -147,6 +147,20 @@ def test_a_place_that_cannot_hold_a_folder_is_one_clear_line(tmp_path):
         make_run(tmp_path)
 
 
+def test_a_folder_whose_path_is_not_utf8_holds_no_run_and_no_file_that_one_would_name(tmp_path, monkeypatch):
+    odd = tmp_path / os.fsdecode(b"odd\xff")
+    odd.mkdir()
+    (odd / "t.csv").write_text("problem,answer\n1 + 1,2\n")
+    monkeypatch.chdir(odd)
+    with pytest.raises(ConfigError, match=r"run folder .*: its path must be UTF-8"):
+        Run.create(RunConfig(name="one"))
+    with pytest.raises(ConfigError, match=r"tasks\.train: a setting is UTF-8 text"):  # as a whole, it is not
+        Run.create(
+            load_config({"name": "one", "out": str(tmp_path / "runs"), "tasks": {"source": "math", "train": "t.csv"}})
+        )
+    assert [path.name for path in odd.iterdir()] == ["t.csv"] and not (tmp_path / "runs").exists()
+
+
 def test_episodes_read_back_equal(tmp_path):
     episode, score = make_episode(), CoachScore("e/0", "scored", 7.0, rationale="fine")
     run = make_run(tmp_path)
