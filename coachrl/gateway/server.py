@@ -58,7 +58,9 @@ IDLE_S = 24 * 3600
 way is lost."""
 _KEPT_FILES = 512
 """Of the files that the process may open, so many, or half of them, are for all else that it does."""
-_ACCEPTED_AT_ONCE, _WAITING = 16, 2048  # connections, between two looks at how many there are, and before the first
+_ACCEPTED_AT_ONCE = 16
+"""Connections that asyncio takes in one round (its `backlog`), before it is seen that there are too many."""
+_WAITING = 2048  # connections that the system holds until they are taken
 
 _OPENAI = Wire(chat.read, openai_error)
 _ANTHROPIC = Wire(messages.read, messages.error)

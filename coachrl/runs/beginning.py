@@ -45,7 +45,7 @@ def check_team(run: Run, team: Sequence[Role]) -> None:
 
 
 def changed_team(run: Run, team: Sequence[Role]) -> str:
-    """As `changed_tasks`."""
+    """How it differs from `roles.json`, in words, or why nobody can say; "" where it does not, or the run has none."""
     try:
         began = run.roles()
     except ConfigError as error:

@@ -206,7 +206,7 @@ def become_program(code: str, limits: Limits, whole_proc: int, files: ProgramFil
     except OSError as error:
         _fail(files, error)
     os.closerange(3, most_files)
-    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc,assignment]  # of those that are left
+    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc,assignment]  # chosen for epoll, which is refused
     forget_ourselves()
     program.run_and_exit(code)
 
