@@ -143,7 +143,8 @@ def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Pop
 
     Started by root, agents' code becomes the host's user `nobody`: a root without capabilities would still own the
     host's files, and be exempt from the limit on processes. Started by anyone else, it keeps that user's id.
-    Call it from a thread that lives on: bubblewrap ends with the thread that started it.
+    Call it from a thread that lives on: bubblewrap ends with the thread that started it, and not by a signal to that
+    thread's process group, as Ctrl-C is.
     """
     bwrap = find_bubblewrap()
     require_reach(packages)
@@ -151,15 +152,12 @@ def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Pop
     # own limit. That of programs is 512; they get beyond it by what each of the machine's processors sends at once.
     allow_open_files()
     if os.getuid() != 0:
-        command = arguments(bwrap, packages, CODE_UID)
-        return subprocess.Popen(command, stdin=control, stdout=subprocess.DEVNULL, stderr=errors, env={})
+        return _begin(arguments(bwrap, packages, CODE_UID), control, errors)
     info, go = os.pipe(), os.pipe()
     try:
         command = arguments(bwrap, packages, 0)
         command[1:1] = ["--info-fd", str(info[1]), "--userns-block-fd", str(go[0])]
-        process = subprocess.Popen(
-            command, stdin=control, stdout=subprocess.DEVNULL, stderr=errors, env={}, pass_fds=(info[1], go[0])
-        )
+        process = _begin(command, control, errors, (info[1], go[0]))
         os.close(info[1])
         _map_users(_read_info(info[0]), f"0 0 1\n{CODE_UID} {_NOBODY} 1\n")
         os.write(go[1], b"\n")
@@ -167,6 +165,12 @@ def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Pop
         for fd in (info[0], go[0], go[1]):
             os.close(fd)
     return process
+
+
+def _begin(command: list[str], control: int, errors: IO[bytes], more: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, stdin=control, stdout=subprocess.DEVNULL, stderr=errors, env={}, pass_fds=more, start_new_session=True
+    )
 
 
 def _read_info(fd: int) -> bytes:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,3 +156,31 @@ async def test_a_program_gets_no_file_of_those_that_run_beside_it_however_many_t
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert (tmp_path / "told").read_text() == warm.BEGUN
     os.close(told)
+
+
+SIGNALS_TO_ALL = """
+import asyncio, os, signal
+from coachrl.config import SandboxConfig
+from coachrl.sandbox import make_sandbox
+
+async def main():
+    sandbox = make_sandbox(SandboxConfig(concurrency=1))
+    cell = await sandbox.open({})
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+        os.killpg(0, number)
+    await asyncio.sleep(0.5)
+    print((await cell.run("print(1)")).state)
+    await sandbox.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_signal_to_a_whole_process_group_leaves_the_sandbox_to_whoever_started_it():
+    """As Ctrl-C is, which coachrl itself answers: else it would say that the sandbox had ended."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    command = [sys.executable, "-c", SIGNALS_TO_ALL]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
+    assert done.stdout == "ok\n", done.stderr
