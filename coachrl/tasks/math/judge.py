@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import resource
 import signal
 import subprocess
 import sys
 import threading
-from typing import IO
+from typing import IO, Any
 
 TIMEOUT_S = 3
 MEMORY_BYTES = 1024**3
 MAX_ANSWER_CHARS = 300  # a closed-form answer is short; parsing time grows steeply with length
 
 _READY = "ready"
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:\s*/\s*\d+)?")
 
 
 class MathJudge:
@@ -82,17 +84,27 @@ class MathJudge:
 def _serve() -> None:
     """The child: one JSON line [reference, answer] in, one JSON boolean out, until its input ends."""
     logging.disable()
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+    from math_verify import verify
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    extraction = (LatexExtractionConfig(), ExprExtractionConfig())
     print(_READY, flush=True)  # noqa: T201
     for line in sys.stdin:
         signal.alarm(TIMEOUT_S)
-        reference, answer = (parse(f"${text}$", extraction, parsing_timeout=None) for text in json.loads(line))
+        reference, answer = (_parsed(text) for text in json.loads(line))
         equal = verify(reference, answer, timeout_seconds=None)
         signal.alarm(0)
         print(json.dumps(bool(equal)), flush=True)  # noqa: T201
+
+
+def _parsed(text: str) -> list[Any]:
+    """What math-verify reads. It may pick a number out of the text only where that is no formula ("=7") and holds one
+    number: of "5 \\iff 7" it would take the last."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+
+    read: list[Any] = parse(f"${text}$", (LatexExtractionConfig(),), parsing_timeout=None)
+    if all(isinstance(found, str) for found in read) and len(_NUMBER.findall(text)) == 1:
+        read = parse(f"${text}$", (LatexExtractionConfig(), ExprExtractionConfig()), parsing_timeout=None)
+    return read
 
 
 if __name__ == "__main__":

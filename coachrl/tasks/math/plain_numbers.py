@@ -40,10 +40,14 @@ _LEFT_OPEN = re.compile(
     r"(?i)\b(?:n?or|not|n?either)\b|\\(?:neq?|not|lor|vee|leq?|geq?|[lg]t)(?![A-Za-z])|[≠<>≤≥]|(?<=\d)_|(?<!\\)\$.*(?<!\\)\$"
     r"|(?<=[\d}])\s?\.(?:\s|~|\\[ ,;!])+[-+−]?[\d.]|\.\d*\\(?:overline|bar|dot)(?![A-Za-z])"
     r"|(?:[-+−*/^=×·÷]|\\(?:cdot|times|div|pm|mp))\Z"
+    r"|(?<=[\d}])(?:\s|~|\\[ ,;!])*\\(?:boxed|fbox|(?:text|math)[a-z]*\{(?:[^{}]*[^{}A-Za-z^_\d./])?[-+−]?[\d.]*\d)"
 )
 _PERCENT_SIGN = r"(?:\\?%|per\x20?cent|pct)"
 _PERCENT = re.compile(
     rf"(?i)(?:\s|~|\\[ ,;!])*(?:{_PERCENT_SIGN}|\\(?:text|mathrm)\{{\s*{_PERCENT_SIGN}\s*\}})\.?\s*\$?\s*\Z"
+)
+_MODULUS = re.compile(
+    r"(?:\s|~|\\[ ,;!])*(?:\\text\{\s*)?(?:\\pmod|\((?:\\(?:text|mathrm)\{)?\\?b?mod)(?:[{}()\s~\d]|\\[ ,;!])*\.?\s*\Z"
 )
 # Signs in the place of those that math-verify reads: the wide forms of Chinese and Japanese, dashes, slashes and dots.
 _WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
@@ -89,6 +93,11 @@ def _as_fraction(decimal: re.Match[str]) -> str:
     scale = 10 ** len(once)
     value = Fraction(int(f"0{whole}{once}"), scale) + Fraction(int(period), scale * (10 ** len(period) - 1))
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+def without_modulus(answer: str) -> str:
+    """`7\\pmod{10}` as `7`: of a class of numbers its representative."""
+    return _MODULUS.sub("", answer)
 
 
 def is_left_open(answer: str) -> bool:

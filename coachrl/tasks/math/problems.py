@@ -27,6 +27,7 @@ from coachrl.tasks.math.plain_numbers import (
     read_number,
     read_share,
     same_number,
+    without_modulus,
 )
 from coachrl.tasks.records import Entry, Source
 from coachrl.tasks.split import of_own_id
@@ -272,6 +273,10 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
 
     in_percent: whether a percentage may stand for its number ("5%" for 5), and not for its hundredth part alone."""
     reference, answer = plainly_written(reference), plainly_written(answer)
+    if reference.split() == answer.split():
+        return True
+    if "mod" not in reference:
+        answer = without_modulus(answer)
     read = read_number if in_percent else read_share
     right, given = read_number(reference), read(answer)
     if right is not None and given is not None:

@@ -60,6 +60,33 @@ RIGHT = [
     (r"\sqrt{2}", r"\boxed{2^{\frac{1}{2}}}"),
     (r"\{1,2\}", r"\boxed{\{1, 2\}}"),
     (r"x^{2}+1", r"\boxed{1+x^2}"),
+    *(
+        (said, rf"\boxed{{{said} }}")
+        for said in ("for m > 500 it is 10 + 0.15 m @ 2, else 10", r"\sum_{i} a_i x^{i} , x \ne 0 \text{ if } a_0")
+    ),
+    *(
+        ("7", rf"\boxed{{{said}}}")
+        for said in (
+            r"7\text{ cm^2}",
+            r"7\text{ m2}",
+            r"7\text{ m/s^2}",
+            r"7\mathrm{~m}^2",
+            r"7 \checkmark",
+            r"\text{7}",
+        )
+    ),
+    *(
+        ("7", rf"\boxed{{{said}}}")
+        for said in (
+            r"7\pmod{10}",
+            r"7 \pmod 10",
+            r"x\equiv 7 \pmod{10}",
+            r"7\ (\text{mod}\ 10)",
+            "7 (mod 10)",
+            r"7\text{ (mod 10)}.",
+        )
+    ),
+    (r"2\pmod{5}", r"\boxed{2\pmod{5}}"),
     *((r"50\%", rf"\boxed{{{half}}}") for half in (r"50\%", "50", "0.5")),
     *(("0.5", rf"\boxed{{{half}}}") for half in (r"50\%", "50 percent", r"50\,\%")),
     *(("7", rf"\boxed{{{said}}}") for said in ("7.", "7,", "+7", "=7", r"7^\circ", "Rs. 7")),
@@ -121,6 +148,18 @@ WRONG = [
         ("7", rf"\boxed{{{said}}}")
         for said in ("7{.}6", r"7.\overline{6}", r"7.\dot{6}", r"7.1\dot{2}3\dot{4}", "7 per cent")
     ),
+    *(
+        (right, rf"\boxed{{7 {between} 5}}")
+        for between in (r"\iff", r"\quad", r"\star", r"\par", "&", "#", "@", "?", "..", "`", r"\small", r"\label")
+        for right in ("7", "5")
+    ),
+    *(
+        ("7", rf"\boxed{{7{said}}}")
+        for said in (r"\text{5}", r"\mathbf{5}", r"\text{, maybe 5}", r" \textbf{ -5}", r"\mathrm{.5}", r" \text{ (5)}")
+    ),
+    ("5", r"\boxed{7 \boxed{5}}"),
+    ("7", r"\boxed{17\pmod{10}}"),
+    (r"2\pmod{5}", r"\boxed{3\pmod{5}}"),
     ("0", r"\boxed{0.\overline{3}}"),
     ("12", r"\boxed{1 2}"),
     ("1000", r"\boxed{1,00,0}"),
