@@ -60,10 +60,7 @@ RIGHT = [
     (r"\sqrt{2}", r"\boxed{2^{\frac{1}{2}}}"),
     (r"\{1,2\}", r"\boxed{\{1, 2\}}"),
     (r"x^{2}+1", r"\boxed{1+x^2}"),
-    *(
-        (said, rf"\boxed{{{said} }}")
-        for said in ("for m > 500 it is 10 + 0.15 m @ 2, else 10", r"\sum_{i} a_i x^{i} , x \ne 0 \text{ if } a_0")
-    ),
+    *((said, rf"\boxed{{{said}}}") for said in ("A=1, B=2 / 3, C=4 / 5", r"P\left(X=4\right)=5 / 8", "R=1, I=(-6,-4)")),
     *(
         ("7", rf"\boxed{{{said}}}")
         for said in (
