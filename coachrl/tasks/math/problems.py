@@ -225,9 +225,11 @@ def _is_number(text: str) -> bool:
 
 
 def _reference(entry: Mapping[str, Any], key: str, place: str) -> str:
-    """The answer as text: 142.0 is "142". Of a solution it is what stands in the last \\boxed{...}, or behind ####,
-    or the whole where that is a number."""
+    """The answer as text: 142.0 is "142", ["2"] is "2". Of a solution it is what stands in the last \\boxed{...}, or
+    behind ####, or the whole where that is a number."""
     answer = entry[key]
+    if isinstance(answer, list) and len(answer) == 1:
+        answer = answer[0]
     if isinstance(answer, float) and isfinite(answer):
         answer = int(answer) if answer.is_integer() else format(Decimal(repr(answer)), "f")
     text = "" if isinstance(answer, bool) or not isinstance(answer, str | int) else str(answer).strip()

@@ -271,7 +271,7 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
     entries = [
         {"prompt": "one?", "answer": 142.0},
         {"problem": "two?", "answer": " \\frac{1}{2} ", "id": "b", "source": "amc"},
-        {"question": "three?", "answer": 0.25, "id": 7, "level": "Level 5", "year": 1999},
+        {"question": "three?", "answer": [0.25], "id": 7, "level": "Level 5", "year": 1999},
     ]
     array = load_math(write(tmp_path, json.dumps(entries)))
     lines = load_math(write(tmp_path, "\n\n".join(json.dumps(e) for e in entries) + "\n", "set.jsonl"))
@@ -299,6 +299,7 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
             "'solution' is no number, and has no answer in .* or after ####",
         ),
         ('[{"question": "a", "answer": "It is 5. ####"}]', "'answer' has no answer behind ####"),
+        ('[{"question": "a", "answer": [1, 2]}]', "'answer' must be a number or text, not \\[1, 2]"),
         ('[{"question": "a", "answer": "NaN"}]', "'answer' must be a number or text"),
         ('{"prompt": "a", "answer": 1}\n{', "line 2: not JSON"),
         ('["a"]', "entry 1: it must be an object"),
