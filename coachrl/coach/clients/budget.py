@@ -15,7 +15,6 @@ from coachrl.errors import BudgetExceeded
 from coachrl.types import Usage
 
 _LONG_PROMPT_TOKENS = 200_000  # above it some providers charge more
-_TOKENS_AROUND_A_MESSAGE = 32
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,10 @@ class Price:
         )
 
     def most(self, request: ChatRequest) -> float:
-        """Dollars that the call costs at most: a token holds a byte or more, and the reply has a limit."""
-        into = sum(len(message.content.encode("utf-8", "replace")) for message in request.messages)
-        into += len(request.messages) * _TOKENS_AROUND_A_MESSAGE + len(str(request.schema or ""))
+        """Dollars that the call costs at most: the reply has a limit."""
         output_usd = max(self.output_usd, self.thinking_usd, self.long_output_usd)
-        return into * max(self.input_usd, self.long_input_usd) + request.max_tokens * output_usd
+        input_usd = max(self.input_usd, self.long_input_usd)
+        return request.most_tokens_in * input_usd + request.max_tokens * output_usd
 
 
 @dataclass

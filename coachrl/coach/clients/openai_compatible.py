@@ -21,7 +21,6 @@ from coachrl.coach.clients.base import (
     ending_of,
     seconds_of_retry_after,
     text_of,
-    with_usage,
     without_secrets,
 )
 from coachrl.coach.clients.ledger import FunctionCall, Message
@@ -134,8 +133,9 @@ class ServerClient(Provider):
             raise self._broken_off(f"the server sent no candidate{said}")
         choice = found["choices"][0]
         usage = _section(found, "usage")
-        return with_usage(
+        return self._counted(
             reply_of(self.model, request, choice["message"], choice.get("finish_reason")),
+            request,
             usage.get("prompt_tokens"),
             usage.get("completion_tokens"),
             _section(usage, "completion_tokens_details").get("reasoning_tokens"),
