@@ -42,25 +42,40 @@ def import_litellm(model: str) -> ModuleType:
     litellm.suppress_debug_info = True
     if not os.environ.get("LITELLM_LOG"):  # it prints what providers write as it came, a terminal's orders included
         logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
-    _one_request_a_call()
+    _one_request_a_call(litellm)
     return litellm
 
 
 @functools.cache
-def _one_request_a_call() -> None:
+def _one_request_a_call(litellm: ModuleType) -> None:
     """Let each call of LiteLLM be one request, to the address that was named. No setting of its does: it makes a
-    request anew whose connection broke, though the first one may be billed, and follows redirects, with keys that have
-    a header of their own."""
-    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+    request anew whose connection broke, though the first one may be billed; of some providers (DeepInfra) it drops
+    `max_retries`, and OpenAI's client asks twice more; and it follows redirects, with keys that have a header of their
+    own."""
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler, HTTPHandler
     from litellm.llms.openai.common_utils import BaseOpenAILLM
+    from litellm.llms.openai.openai import OpenAIChatCompletion
 
     AsyncHTTPHandler.single_connection_post_request = _not_again
-    AsyncHTTPHandler.create_client = _staying(AsyncHTTPHandler.create_client)
+    OpenAIChatCompletion._get_openai_client = _asking_once(OpenAIChatCompletion._get_openai_client)
+    for handler in (AsyncHTTPHandler, HTTPHandler):
+        handler.create_client = _staying(handler.create_client)
     BaseOpenAILLM._get_async_http_client = staticmethod(_staying(BaseOpenAILLM._get_async_http_client))
+    litellm.in_memory_llm_clients_cache.flush_cache()  # of clients that were made before
 
 
 async def _not_again(*_: Any, **__: Any) -> Any:
     raise  # the error of the first request, which is being handled
+
+
+def _asking_once(make: Callable[..., Any]) -> Callable[..., Any]:
+    """`make`, whose clients of OpenAI's ask no second time."""
+
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        return make(*args, **{**kwargs, "max_retries": 0})
+
+    return made
 
 
 def _staying(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,14 +16,14 @@ pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")
 pytestmark = pytest.mark.usefixtures("keys")
 
-ANTHROPIC, JUDGE = "anthropic/claude-3-5-haiku-20241022", "hosted_vllm/judge"
-MODELS = ("openai/judge", JUDGE, "openai/gpt-4o", ANTHROPIC, GEMINI)
+ANTHROPIC, DEEPINFRA = "anthropic/claude-3-5-haiku-20241022", "deepinfra/judge"  # each on a way of its own
+MODELS = ("openai/judge", "hosted_vllm/judge", "openai/gpt-4o", DEEPINFRA, ANTHROPIC, GEMINI)
 
 
 @pytest.fixture(autouse=True)
 def more_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
-    monkeypatch.setenv("HOSTED_VLLM_API_KEY", SECRET)
+    for name in ("ANTHROPIC", "DEEPINFRA", "HOSTED_VLLM"):
+        monkeypatch.setenv(f"{name}_API_KEY", SECRET)
 
 
 def base_of(server: ScriptedServer, model: str) -> str:
