@@ -28,6 +28,8 @@ from coachrl.gateway.wire.base import arguments_of
 _TIMEOUT_S = 600.0  # without a byte of an answer
 _LONGEST_S = 3600.0  # of one attempt
 _MOST_TOKENS = 16_384  # of a reply, where a budget is to be kept and nobody sets a limit: many models could write more
+_OWN_FAULTS = (400, 413, 422)
+"""What a provider says of a request that is the app's to mend."""
 _ENDINGS: dict[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
@@ -206,6 +208,12 @@ class _ExternalModel(LiteLLMClient):
         usage = counted.usage
         first, *others = (replace(reply, prompt_tokens=usage.tokens_in) for reply in replies)
         return replace(counted, replies=(replace(first, unseen_tokens=usage.tokens_out), *others))
+
+    def _refused(self, status: int | None, *said: Any, **more: Any) -> CoachError:
+        refused = super()._refused(status, *said, **more)
+        if status in _OWN_FAULTS or isinstance(refused, TransientCoachError):
+            return refused
+        return CoachUnavailable(str(refused))
 
     def _explained(self, error: Any) -> CoachError:
         explained = super()._explained(error)

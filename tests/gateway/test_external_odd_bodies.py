@@ -122,7 +122,7 @@ async def test_a_request_that_the_provider_refuses_is_the_apps_fault_and_costs_n
     assert kind is BadRequest and line["usage"]["cost_usd"] == line["reserved_usd"] == 0.0
 
 
-@pytest.mark.parametrize("code", [307, 401, 404, 429, 500])
+@pytest.mark.parametrize("code", [307, 401, 404, 405, 429, 500])
 async def test_what_else_a_provider_refuses_is_its_own_fault_and_costs_nothing(code, tmp_path):
     kind, line = await failed_call(status(code, "no"), tmp_path / "ledger")
     assert kind is ProviderFailed and line["usage"]["cost_usd"] == line["reserved_usd"] == 0.0

@@ -125,6 +125,6 @@ async def test_a_password_in_the_address_of_a_server_is_in_no_error(monkeypatch:
     assert "hunter2" not in str(refused.value)
     monkeypatch.setenv("HOSTED_VLLM_API_KEY", SECRET)  # which of the two is to be sent?
     client = client_factory(max_attempts=1).client("hosted_vllm/judge")
-    with pytest.raises(CoachUnavailable, match="cannot be asked: .*credentials encoded in URL") as refused_both:
+    with pytest.raises(CoachUnavailable, match=r"cannot be asked: .*credentials encoded in URL") as refused_both:
         await client.complete(ask())
     assert "hunter2" not in str(refused_both.value)
