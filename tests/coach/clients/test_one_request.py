@@ -1,12 +1,13 @@
 """A call is one request, to the address that was named: on whichever library's way."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_clients import EIGHT, GEMINI, SECRET, ask, client_factory
-from scripted_server import CUT, RESET, Received, ScriptedServer, Step, say, status
+from scripted_server import CUT, HANG, RESET, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import Ledger, calls_to, read_ledger
@@ -105,4 +106,21 @@ async def test_a_claim_that_cannot_be_costs_what_was_reserved_and_is_said_once(
                 assert "cannot be read" in str(unreadable)
         await client.close()
     assert budget.spent_usd == pytest.approx(3 * most_usd)
-    assert len([said for said in caplog.messages if "at most" in said]) <= 1
+    said = [message for message in caplog.messages if message.startswith(f"{model} claims 10 tokens read and ")]
+    assert len(said) == 1 or (not said and not isinstance(odd, int))  # what no library reads, nobody claims
+
+
+async def test_a_call_that_is_given_up_stands_in_the_ledger_as_one_that_may_be_billed(tmp_path: Path) -> None:
+    ledger, budget = Ledger(tmp_path / "ledger"), Budget(10.0)
+    async with ScriptedServer([HANG]) as server:
+        client = client_factory(budget, usd_per_million_tokens=(1.0, 2.0)).client("openai/judge", server.openai_base)
+        with calls_to(ledger.call):
+            asked = asyncio.create_task(client.complete(ask()))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        asked.cancel()
+        await asyncio.wait({asked})
+        await client.close()
+    [line] = read_ledger(tmp_path / "ledger")
+    assert line["error"] == "given up before the reply came" and line["usage"]["cost_usd"] is None
+    assert spent_in(tmp_path / "ledger") == budget.spent_usd > 0
