@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.commands.build import load_generators
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
@@ -111,6 +112,7 @@ def _providers(config: RunConfig) -> LiteLLMProviders:
     assert isinstance(options, GatewayOptions)
     providers = LiteLLMProviders(options.roles)
     providers.check()
+    providers.connect(ChatClientFactory(config.coach), None)  # its limits, without a budget
     return providers
 
 

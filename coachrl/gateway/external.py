@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from coachrl.coach.clients.base import UNREADABLE, ChatRequest, with_usage, without_keys, without_secrets
-from coachrl.coach.clients.base import Reply as Counted
-from coachrl.coach.clients.budget import Budget, Price
+from coachrl.coach.clients.base import ChatRequest, StreamBroken, TransientCoachError, keyless, secrets_of
+from coachrl.coach.clients.base import Reply as CoachReply
 from coachrl.coach.clients.keys import check_sendable
-from coachrl.coach.clients.ledger import Call as LedgerCall
-from coachrl.coach.clients.ledger import Ledger, Message, record_call
-from coachrl.coach.clients.litellm import import_litellm
+from coachrl.coach.clients.ledger import Ledger, Message, calls_to
+from coachrl.coach.clients.litellm import LiteLLMClient, import_litellm
 from coachrl.coach.clients.providers import longest_reply, price_of, resolve_model
-from coachrl.coach.clients.retrying import ChatClientFactory
-from coachrl.config import Section
-from coachrl.errors import ConfigError, ProviderFailed
+from coachrl.coach.clients.retrying import ChatClientFactory, RetryingClient
+from coachrl.config import CoachConfig, Section
+from coachrl.errors import CoachError, CoachUnavailable, ConfigError, ProviderFailed
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Piece, Reply, StopReason
 from coachrl.gateway.conversation_tokens import as_message, said_in, text_of
 from coachrl.gateway.wire.base import arguments_of
-from coachrl.pipelines.team.team import GIVEN_UP
-from coachrl.types import Usage
 
-_TIMEOUT_S = 600.0
-_RETRIES = 4
+_TIMEOUT_S = 600.0  # without a byte of an answer
+_LONGEST_S = 3600.0  # of one attempt
 _MOST_TOKENS = 16_384  # of a reply, where a budget is to be kept and nobody sets a limit: many models could write more
-_ENDINGS: dict[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}
 _OWN_FAULTS = (400, 413, 422)
 """What a provider says of a request that is the app's to mend."""
+_ENDINGS: dict[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
 class GatewayRole(Section):
@@ -60,27 +53,41 @@ class GatewayRole(Section):
         return self
 
 
-class LiteLLMProviders:
-    """Answers for external roles, by every provider that LiteLLM reaches. Keys come from the environment; LiteLLM
-    repeats a call that may go well later. roles: all of an app's, by name.
+@dataclass(frozen=True, kw_only=True)
+class _CallRequest(ChatRequest):
+    """An app's call as coaches make theirs: all that it says in one message, and room for all of its replies."""
 
-    After `connect` calls count in the run's budget, and stand in its ledger beside the coach's."""
+    call: Call
+
+
+@dataclass(frozen=True)
+class _Answer(CoachReply):
+    """What came of it. text: of all the replies."""
+
+    replies: tuple[Reply, ...] = ()
+
+
+class LiteLLMProviders:
+    """Answers for external roles, by every provider that LiteLLM reaches. Keys come from the environment. roles: all of
+    an app's, by name.
+
+    Calls are made, and made again, as a coach's are. After `connect` they share the limits and the budget of a run's
+    coach, and stand in its ledger beside the coach's."""
 
     def __init__(self, roles: Mapping[str, GatewayRole]) -> None:
         self._roles = {name: role for name, role in roles.items() if role.external}
-        self._budget = Budget()
+        self._client_factory = ChatClientFactory()
         self._ledger = Ledger(None)
-        self._prices: dict[str, Price | None] = {}
+        self._clients: dict[str, RetryingClient] = {}  # by role
         self._bounds: dict[str, int] = {}  # of a reply's tokens, by role, where no setting does it
 
     def connect(self, client_factory: ChatClientFactory, ledger: Path | None) -> None:
         """Raises ConfigError where a budget is set, and a model's price or the length of its replies is not known."""
-        settings, self._budget = client_factory.settings, client_factory.budget
-        self._ledger = Ledger(ledger)
+        self._client_factory, self._ledger, self._clients = client_factory, Ledger(ledger), {}
+        keeps_budget = client_factory.budget.limit_usd is not None
         for name, role in self._roles.items():
             model = resolve_model(role.external, import_litellm(role.external))
-            keeps_budget = self._budget.limit_usd is not None
-            self._prices[role.external] = price_of(model, settings, is_needed=keeps_budget)
+            price_of(model, client_factory.settings, is_needed=keeps_budget)
             if keeps_budget and role.max_new_tokens is None:  # the most that a reply may cost is reserved first
                 longest = longest_reply(model)
                 if longest is None:
@@ -110,24 +117,26 @@ class LiteLLMProviders:
         """`call.n` replies, without ids. One that the app takes in pieces is told as it comes; several come whole.
 
         Raises BadRequest where the provider refuses this very call, ProviderFailed where it does not answer or breaks
-        off, and BudgetExceeded. What it took is noted in any case."""
+        off, and BudgetExceeded. What each request took is noted in any case."""
         role = self._roles[call.role]
         call = replace(call, max_tokens=self._longest(role, call))
-        price, request, began = self._prices.get(role.external), _request(call), time.monotonic()
-        noted = LedgerCall("", role.external, "", request.messages)
-        async with self._budget.reserved(price.most(request) * call.n if price is not None else 0.0) as reservation:
-            try:
-                replies, counted = await self._ask(role, call)
-            except (BadRequest, ProviderFailed, asyncio.CancelledError) as error:
-                may_be_billed = not isinstance(error, BadRequest)
-                took_s = time.monotonic() - began
-                self._note(reservation.failed(noted, str(error) or GIVEN_UP, took_s, may_be_billed))
-                raise
-            usage = _usage(counted, price, time.monotonic() - began)
-            if usage.cost_usd is not None:
-                reservation.usd = usage.cost_usd
-            self._note(replace(noted, reply=counted.text, usage=usage, reserved_usd=reservation.usd))
-        return replies
+        try:
+            with calls_to(self._ledger.call):
+                answer = await self._client(call.role).complete(_request(call))
+        except (CoachUnavailable, StreamBroken, TransientCoachError) as error:
+            raise ProviderFailed(str(error).removeprefix("coach ")) from None
+        except CoachError as error:
+            raise BadRequest(str(error).removeprefix("coach ")) from None
+        assert isinstance(answer, _Answer)
+        return answer.replies
+
+    def _client(self, name: str) -> RetryingClient:
+        if name not in self._clients:
+            role = self._roles[name]
+            model = resolve_model(role.external, import_litellm(role.external))
+            provider = _ExternalModel(model, role.api_base, self._client_factory.settings)
+            self._clients[name] = self._client_factory.around(provider)
+        return self._clients[name]
 
     def _longest(self, role: GatewayRole, call: Call) -> int | None:
         if call.max_tokens is None:
@@ -135,76 +144,105 @@ class LiteLLMProviders:
             return role.max_new_tokens or (min(bound, _MOST_TOKENS) if bound is not None else None)
         return min(call.max_tokens, role.max_new_tokens or self._bounds.get(call.role, call.max_tokens))
 
-    def _note(self, call: LedgerCall) -> None:
-        record_call(call)
-        self._ledger.call(call)
 
-    async def _ask(self, role: GatewayRole, call: Call) -> tuple[list[Reply], Counted]:
-        """The replies, and what the provider says that they took."""
-        import openai  # LiteLLM's exceptions descend from its
+class _ExternalModel(LiteLLMClient):
+    """A model that is asked what an app asks, and no more: what `settings` say of a coach's replies is not for it."""
 
-        litellm, begun = import_litellm(role.external), False
+    def __init__(self, model: str, api_base: str | None, settings: CoachConfig) -> None:
+        of_coaches = {"thinking_budget": None, "reasoning_effort": None, "timeout_s": _LONGEST_S}
+        super().__init__(model, api_base, settings.model_copy(update=of_coaches))
 
-        def tell(text: str) -> None:
-            nonlocal begun
-            begun = True
-            if call.tell is not None:
-                call.tell(Piece(0, _whole(text), 0))  # how much the model read, the provider says in the end
-
-        arguments = {
-            "model": role.external,
-            "api_base": role.api_base,
-            "timeout": _TIMEOUT_S,
-            "num_retries": _RETRIES,
-            "_skip_mcp_handler": True,  # else tools of any kind ask for a package that only its own kind needs
-            **_asked(call),
-        }
+    async def complete(self, request: ChatRequest) -> CoachReply:
+        """What an app has read the beginning of is not asked for again, whatever ended it."""
+        assert isinstance(request, _CallRequest)
+        call, telling = request.call, None
+        if call.tell is not None and call.n == 1:  # LiteLLM's streams hold one reply
+            telling = _Telling(call.tell)
         try:
-            if call.tell is None or call.n > 1:  # LiteLLM's streams hold one reply
-                answer = await litellm.acompletion(**arguments)
-            else:
-                answer = await _streamed(litellm, arguments, tell)
-            if not answer.choices:
-                raise ProviderFailed(f"{role.external}: its answer holds no reply")
-            return _read(answer, role.external, call.n)
-        except openai.OpenAIError as error:
-            said = f"{role.external}: {without_secrets(str(error).partition(' Traceback')[0])}"
-            if getattr(error, "status_code", None) in _OWN_FAULTS and not begun:
-                raise BadRequest(said) from None
-            raise ProviderFailed(said) from None
-        except UNREADABLE as error:  # for an odd body LiteLLM raises anything
-            said = without_secrets(str(error))
-            raise ProviderFailed(f"{role.external}: its answer cannot be read: {said}") from None
+            return await super().complete(replace(request, call=replace(call, tell=telling)))
+        except CoachError as error:
+            if telling is not None and telling.has_begun:
+                raise StreamBroken(str(error)) from None
+            raise
+
+    async def _answer(self, request: ChatRequest) -> Any:
+        assert isinstance(request, _CallRequest)
+        arguments = {
+            "model": self.model,
+            "api_base": self.api_base,
+            "api_key": self._placeholder_key,
+            "timeout": _TIMEOUT_S,
+            "num_retries": 0,
+            "max_retries": 0,
+            "_skip_mcp_handler": True,  # else tools of any kind ask for a package that only its own kind needs
+            **_asked(request.call),
+        }
+        if request.call.tell is None:
+            return await self._litellm.acompletion(**arguments)
+        return await self._streamed(arguments, request.call.tell)
+
+    async def _streamed(self, arguments: Mapping[str, Any], tell: Callable[[Piece], None]) -> Any:
+        """An answer whose text is told as it comes. Who gives up ends the provider's call with it."""
+        stream = await self._litellm.acompletion(stream=True, stream_options={"include_usage": True}, **arguments)
+        async with contextlib.aclosing(stream):
+            async for chunk in stream:
+                for choice in chunk.choices:
+                    if choice.delta.content:
+                        tell(Piece(0, choice.delta.content, 0))  # how much was read, the provider says in the end
+            # LiteLLM makes an ending of its own for a stream that has none.
+            if not (stream.received_finish_reason or stream.intermittent_finish_reason):
+                raise self._broken_off("its stream ended in the middle of a reply")
+            answer = self._litellm.stream_chunk_builder(stream.chunks)
+            if not any(chunk.get("usage") for chunk in stream.chunks):
+                answer.usage = None  # what is there now is LiteLLM's own count
+        return answer
+
+    def _read(self, answer: Any, request: ChatRequest) -> _Answer:
+        """At most so many replies as were asked for. One count is given for all of them, and stands with the first."""
+        assert isinstance(request, _CallRequest)
+        if not answer.choices:
+            raise self._broken_off("the provider sent no candidate")
+        replies = [_reply(choice) for choice in answer.choices[: request.call.n]]
+        said = "\n\n".join(said_in(as_message(reply)) for reply in replies)
+        counted = self._with_usage(_Answer(said, self.model), request, answer)
+        usage = counted.usage
+        first, *others = (replace(reply, prompt_tokens=usage.tokens_in) for reply in replies)
+        return replace(counted, replies=(replace(first, unseen_tokens=usage.tokens_out), *others))
+
+    def _refused(self, status: int | None, *said: Any, **more: Any) -> CoachError:
+        refused = super()._refused(status, *said, **more)
+        if status in _OWN_FAULTS or isinstance(refused, TransientCoachError):
+            return refused
+        return CoachUnavailable(str(refused))
+
+    def _explained(self, error: Any) -> CoachError:
+        explained = super()._explained(error)
+        if isinstance(error, self._litellm.exceptions.UnsupportedParamsError):  # which are the app's
+            return CoachError(str(explained))
+        return explained
 
 
-async def _streamed(litellm: ModuleType, arguments: Mapping[str, Any], tell: Callable[[str], None]) -> Any:
-    """An answer whose text is told as it comes. Who gives up ends the provider's call with it."""
-    stream = await litellm.acompletion(stream=True, stream_options={"include_usage": True}, **arguments)
-    async with contextlib.aclosing(stream):
-        async for chunk in stream:
-            for choice in chunk.choices:
-                if choice.delta.content:
-                    tell(choice.delta.content)
-        # LiteLLM makes an ending of its own for a stream that has none.
-        if not (stream.received_finish_reason or stream.intermittent_finish_reason):
-            raise ProviderFailed(f"{arguments['model']}: its stream ended in the middle of a reply")
-        answer = litellm.stream_chunk_builder(stream.chunks)
-        if not any(chunk.get("usage") for chunk in stream.chunks):
-            answer.usage = None  # what is there now is LiteLLM's own count
-    return answer
+class _Telling:
+    """Tells an app what a stream says, without keys: what may be the beginning of one waits for what comes next."""
+
+    def __init__(self, tell: Callable[[Piece], None]) -> None:
+        self._tell, self._keys, self._held = tell, tuple(secrets_of()), ""
+        self.has_begun = False
+
+    def __call__(self, piece: Piece) -> None:
+        text = self._held + piece.text
+        waits = max((size for key in self._keys for size in range(1, len(key)) if text.endswith(key[:size])), default=0)
+        self._held = text[len(text) - waits :]
+        if told := text[: len(text) - waits]:
+            self.has_begun = True
+            self._tell(replace(piece, text=_whole(keyless(told))))
 
 
-def _request(call: Call) -> ChatRequest:
-    """The call as coaches make it: all that it says in one message."""
+def _request(call: Call) -> _CallRequest:
     tools = json.dumps([dict(tool) for tool in call.tools]) if call.tools else ""
     text = "\n\n".join(part for part in (tools, text_of(call.messages)) if part)
-    return ChatRequest((Message("user", text),), 0.0, call.max_tokens or _MOST_TOKENS, None, 0, "")
-
-
-def _usage(counted: Counted, price: Price | None, latency_s: float) -> Usage:
-    """What an answer took. Its cost is not known where the price is not, or the provider tells of no tokens."""
-    cost_usd = price.of(counted.usage) if price is not None and counted.usage_known else None
-    return replace(counted.usage, cost_usd=cost_usd, latency_s=latency_s)
+    most = call.n * (call.max_tokens or _MOST_TOKENS)
+    return _CallRequest((Message("user", text),), max_tokens=most, call=call)
 
 
 def _asked(call: Call) -> dict[str, Any]:
@@ -240,19 +278,6 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": calls} if calls else {k: v for k, v in message.items() if k != "tool_calls"}
 
 
-def _read(answer: Any, model: str, most: int) -> tuple[list[Reply], Counted]:
-    """At most so many replies, and what they took. Raises any of `UNREADABLE`."""
-    replies = [_reply(choice) for choice in answer.choices[:most]]
-    said = "\n\n".join(said_in(as_message(reply)) for reply in replies)
-    given = answer.get("usage")
-    read, written = getattr(given, "prompt_tokens", None), getattr(given, "completion_tokens", None)
-    counted = with_usage(Counted(said, model), read, written, None, None)
-    # One count is given for all of them.
-    tokens_in, tokens_out = counted.usage.tokens_in, counted.usage.tokens_out
-    replies = [replace(reply, prompt_tokens=tokens_in) for reply in replies]
-    return [replace(replies[0], unseen_tokens=tokens_out), *replies[1:]], counted
-
-
 def _reply(choice: Any) -> Reply:
     calls = tuple(
         FunctionCall(_whole(str(asked.id)), _whole(asked.function.name or ""), _arguments(asked.function.arguments))
@@ -268,10 +293,10 @@ def _reply(choice: Any) -> Reply:
 
 
 def _whole(text: str) -> str:
-    """The text without halves of characters, which JSON can spell and no client is sent, and without keys."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", without_keys(text))
+    """The text without halves of characters, which JSON can spell and no client is sent."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    read = arguments_of(without_keys(text or "{}"))
+    read = arguments_of(text or "{}")
     return read if isinstance(read, dict) else {"arguments": _whole(text)}

@@ -3,19 +3,18 @@
 import pytest
 from gateway_apps import LOOK_UP, user
 
-from coachrl.coach.clients.base import Reply as Counted
-from coachrl.coach.clients.budget import Price
-from coachrl.gateway.calls import Call, FunctionCall
+from coachrl.coach.clients.base import keyless
+from coachrl.config import CoachConfig
+from coachrl.gateway.calls import Call, FunctionCall, Piece
 from coachrl.gateway.external import (
     _MOST_TOKENS,
     GatewayRole,
     LiteLLMProviders,
     _asked,
-    _read,
+    _ExternalModel,
     _request,
-    _usage,
+    _Telling,
 )
-from coachrl.types import Usage
 
 litellm = pytest.importorskip("litellm", reason="needs the gateway extra")
 
@@ -56,6 +55,7 @@ def test_tools_count_in_what_a_call_may_cost():
     plain, tooled = (_request(Call("critic", (user("?"),), tools, max_tokens=9)) for tools in ((), (LOOK_UP,)))
     assert plain.messages[0].content == "?" and "height_of" in tooled.messages[0].content
     assert plain.max_tokens == 9 and _request(Call("critic", (user("?"),))).max_tokens == _MOST_TOKENS
+    assert _request(Call("critic", (user("?"),), max_tokens=9, n=3)).max_tokens == 27
 
 
 def answer(*choices, usage=(10, 4)):
@@ -67,9 +67,15 @@ def answer(*choices, usage=(10, 4)):
     return litellm.ModelResponse(choices=listed, usage=counts)
 
 
+def read(given, n=1):
+    model = _ExternalModel("openai/judge", "http://127.0.0.1:1/v1", CoachConfig())
+    return model._read(given, _request(Call("critic", (user("?"),), n=n)))
+
+
 def test_one_count_is_given_for_all_replies_and_stands_with_the_first():
     given = answer(({"content": "one"}, "stop"), ({"content": "two"}, "length"), ({"content": "three"}, "stop"))
-    replies, counted = _read(given, "openai/judge", most=2)
+    counted = read(given, n=2)
+    replies = counted.replies
     assert [(reply.text, reply.finish_reason) for reply in replies] == [("one", "stop"), ("two", "length")]
     assert [(reply.prompt_tokens, reply.written_tokens) for reply in replies] == [(10, 4), (10, 0)]
     assert counted.text == "one\n\ntwo"
@@ -81,7 +87,7 @@ def test_one_count_is_given_for_all_replies_and_stands_with_the_first():
     [("stop", "stop"), ("length", "length"), ("tool_calls", "tool_calls"), ("content_filter", "stop")],
 )
 def test_how_a_reply_ended(ending, told):
-    [reply], _ = _read(answer(({"content": "a"}, ending)), "openai/judge", most=1)
+    [reply] = read(answer(({"content": "a"}, ending))).replies
     assert reply.finish_reason == told
 
 
@@ -90,7 +96,8 @@ def test_every_function_that_a_reply_asks_for_is_read():
         {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
         for id_, name, arguments in (("1", "f", '{"a": 1}'), ("2", "g", ""), ("3", "h", "[1]"))
     ]
-    [reply], counted = _read(answer(({"content": None, "tool_calls": asked}, "tool_calls")), "openai/judge", most=1)
+    counted = read(answer(({"content": None, "tool_calls": asked}, "tool_calls")))
+    [reply] = counted.replies
     assert reply.text == "" and reply.tool_calls == (
         FunctionCall("1", "f", {"a": 1}),
         FunctionCall("2", "g", {}),
@@ -99,12 +106,21 @@ def test_every_function_that_a_reply_asks_for_is_read():
     assert '"name": "g"' in counted.text
 
 
-def test_what_nobody_can_price_costs_nobody_knows_what():
-    known = Counted("a", "m", Usage(attempts=1, tokens_in=10, tokens_out=4), usage_known=True)
-    unknown = Counted("a", "m", Usage(attempts=1, tokens_in=10, tokens_out=4), usage_known=False)
-    price = Price.flat(1e-3, 1e-1)
-    assert _usage(known, price, 2.5).cost_usd == pytest.approx(0.41) and _usage(known, price, 2.5).latency_s == 2.5
-    assert _usage(known, None, 1.0).cost_usd is None and _usage(unknown, price, 1.0).cost_usd is None
+def told(pieces):
+    pieces_told = []
+    telling = _Telling(pieces_told.append)
+    for text in pieces:
+        telling(Piece(0, text, 0))
+    return [piece.text for piece in pieces_told], telling.has_begun
+
+
+def test_a_key_that_comes_in_pieces_is_told_to_nobody(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", key := "sk-0123456789abcdef")
+    monkeypatch.setenv("OTHER_API_KEY", longer := f"{key}-and-more")
+    assert told(["It is ", "sk", "y-high", " or s", "o."]) == (["It is ", "sky-high", " or ", "so."], True)
+    assert told(["s", "k-0123"]) == ([], False)
+    for whole in (f"{key}.", f"{longer}.", f"sk-{key}{longer}{key}s."):
+        assert "".join(told(list(whole))[0]) == "".join(told([whole])[0]) == keyless(whole)
 
 
 @pytest.mark.parametrize(

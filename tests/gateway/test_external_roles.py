@@ -147,8 +147,9 @@ async def test_arguments_reach_a_provider_as_text_once(monkeypatch, told, passed
 
 @pytest.mark.parametrize("step", [status(500), NO_CANDIDATE], ids=["error", "no reply"])
 async def test_a_provider_that_fails_is_no_fault_of_the_agents(monkeypatch, step):
-    monkeypatch.setattr("coachrl.gateway.external._RETRIES", 0)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-ours-and-secret")
     async with ScriptedServer([step]) as server:
-        [episode] = await play(with_external(server.openai_base), ScriptedPolicy(lambda call: "a plan"))
+        pipeline = with_external(server.openai_base)
+        pipeline.connect(make_client_factory(CoachConfig(max_attempts=1), None), None)
+        [episode] = await play(pipeline, ScriptedPolicy(lambda call: "a plan"))
     assert episode.infra_error.startswith("provider: openai/judge: ") and "sk-ours" not in episode.infra_error

@@ -13,6 +13,8 @@ import asyncio
 import gzip
 import json
 import re
+import socket
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,7 +22,7 @@ from typing import Any, Literal
 from aiohttp import web
 from loopback import LoopbackServer
 
-Behavior = Literal["reply", "hang", "cut", "end", "malformed"]
+Behavior = Literal["reply", "hang", "cut", "reset", "end", "malformed"]
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,9 @@ class Step:
     """What the server does with one request, after latency_s.
 
     reply: text None is a reply without any candidate; with finish_reason "content_filter" the prompt was blocked. hang:
-    nothing, until the server closes. cut: the connection is broken off. malformed: status 200 and a body that is not
-    JSON. body: this very body, whatever it is; packed: sent in gzip's form. place: where a redirect
-    leads to. calls: of functions, each by name and JSON arguments.
+    nothing, until the server closes. cut: the connection is broken off; reset: as by a crash, which clients tell apart.
+    malformed: status 200 and a body that is not JSON. body: this very body, whatever it is; packed: sent in gzip's
+    form. place: where a redirect leads to. calls: of functions, each by name and JSON arguments.
 
     To a request for a stream a reply's text goes out word by word, and deltas in place of it where there are some; what
     comes after the first waits for `go`, as a whole reply does. cut: the connection is broken off in the middle of it.
@@ -77,6 +79,7 @@ class Received:
 SIGNATURE = "c2lnbmVk"  # of a thought, which Gemini wants back with the call that came of it
 HANG = Step("hang")
 CUT = Step("cut")
+RESET = Step("reset")
 MALFORMED = Step("malformed")
 NO_CANDIDATE = Step(text=None)
 BLOCKED = Step(text=None, finish_reason="content_filter")
@@ -150,8 +153,13 @@ class ScriptedServer(LoopbackServer):
                 return await self._streamed(request, received, step)
             if step.behavior == "hang":
                 await self._closing.wait()
-            if step.behavior in ("hang", "cut"):
+            if step.behavior in ("hang", "cut", "reset"):
                 if request.transport is not None:
+                    if step.behavior == "reset":
+                        at_once = struct.pack("ii", 1, 0)
+                        request.transport.get_extra_info("socket").setsockopt(
+                            socket.SOL_SOCKET, socket.SO_LINGER, at_once
+                        )
                     request.transport.abort()
                 return web.Response()
             return _response(received, step)

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import logging
 import os
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
-from coachrl.text import names_secret, without_passwords
+from coachrl.text import brief, names_secret, without_passwords
 from coachrl.types import ONE_ATTEMPT, Usage
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _SHOWN_CHARS = 300
 _SECRET_CHARS, _KEY_CHARS = 8, 16  # a shorter value is no secret, and no key of a provider
-_MOST_TOKENS = 10**9  # of one call
+_AROUND_A_MESSAGE = 32  # tokens
+_UNSEEN_TOKENS = 131_072  # what a provider may add on its own: a prompt before ours, thoughts beyond the limit
 _LONGEST_ASKED_S = 86_400.0
 _RETRY_STATUS = frozenset({408, 409, 425, 429})
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -53,6 +58,10 @@ class TransientCoachError(CoachError):
         self.retry_after_s = retry_after_s
         self.answered = answered
         self.throttled = throttled
+
+
+class StreamBroken(CoachError):
+    """A reply that broke off when its beginning had been passed on: it may be billed, and is not asked for again."""
 
 
 class CoachUnreachable(CoachUnavailable):
@@ -88,13 +97,20 @@ class ChatRequest:
     prompt_hash: str = ""
     function: Function | None = None
 
+    @property
+    def most_tokens_in(self) -> int:
+        """As how many tokens a model can read what is written here: a token holds a byte or more."""
+        said = (self.schema, self.function, *(message.native or message.content for message in self.messages))
+        size = sum(len(str(data).encode("utf-8", "replace")) for data in said if data)
+        return size + len(self.messages) * _AROUND_A_MESSAGE
+
 
 @dataclass(frozen=True)
 class Reply:
     """What a model answered.
 
     model: the one that answered. usage: what the call took; of a reply from the cache what it took then. usage_known:
-    False where the provider did not say how many tokens it took, or not in numbers that can be. finish_reason: "stop",
+    False where the provider did not say how many tokens it took, or named what cannot be. finish_reason: "stop",
     "length" (the limit was reached), "content_filter" (blocked), or the provider's own word; detail: what it said
     besides. fallbacks: models that were asked in vain before this one. calls: the functions that it asks for; native:
     such a reply in the provider's own form, which the next request holds.
@@ -119,6 +135,9 @@ class Reply:
     def from_cache(self) -> bool:
         """Whether the reply was made, and paid for, earlier."""
         return self.usage.calls_from_cache > 0
+
+
+ReplyType = TypeVar("ReplyType", bound=Reply)
 
 
 class ChatClient(Protocol):
@@ -169,6 +188,7 @@ class Provider(ABC):
         self.model = model
         self.api_base = api_base
         self.settings = settings
+        self._doubted = False
 
     async def complete(self, request: ChatRequest) -> Reply:
         """One call; its price is left open. Raises what `ChatClient.complete` raises for a provider's doing."""
@@ -186,7 +206,7 @@ class Provider(ABC):
                 raise
             raise explained from None
         try:
-            reply = _keyless(self._read(answer, request))
+            reply = keyless(self._read(answer, request))
         except UNREADABLE as error:
             raise self._unreadable(error) from None
         return replace(reply, usage=replace(reply.usage, latency_s=time.monotonic() - began))
@@ -201,6 +221,24 @@ class Provider(ABC):
     @abstractmethod
     def _read(self, answer: Any, request: ChatRequest) -> Reply:
         """The reply in what the library returned. Raises any of `UNREADABLE` for an answer that is none."""
+
+    def _counted(
+        self, reply: ReplyType, request: ChatRequest, tokens_in: Any, tokens_out: Any, thinking: Any, cached: Any
+    ) -> ReplyType:
+        """`reply` with what the provider says that it took. What cannot be is said once."""
+        most_in, most_out = request.most_tokens_in + _UNSEEN_TOKENS, request.max_tokens + _UNSEEN_TOKENS
+        counted = with_usage(reply, tokens_in, tokens_out, thinking, cached, most_in, most_out)
+        if not counted.usage_known and (tokens_in or tokens_out) and not self._doubted:
+            self._doubted = True
+            claim = without_secrets(f"{brief(tokens_in)} tokens read and {brief(tokens_out)} written")
+            log.warning(
+                "%s claims %s, where %d and %d could be at most: such a call counts as the most that it may cost",
+                self.model,
+                claim,
+                most_in,
+                most_out,
+            )
+        return counted
 
     @abstractmethod
     def _explained(self, error: Exception) -> CoachError | None:
@@ -225,6 +263,8 @@ class Provider(ABC):
             return CoachUnavailable(f"{said} ({about_the_key})")
         if status == 404:
             return CoachUnavailable(f"{said} (the provider knows no such model or address)")
+        if status is not None and 300 <= status < 400:
+            return CoachUnavailable(f"{said} (it leads on to another address, which is not asked: name that one)")
         if passing or (status is not None and (status in _RETRY_STATUS or status >= 500)):
             return TransientCoachError(said, retry_after_s, throttled=status is not None and is_throttle(status, said))
         return CoachError(said)
@@ -245,28 +285,30 @@ def text_of(content: Any) -> str:
     return "".join(texts)
 
 
-def with_usage(reply: Reply, tokens_in: Any, tokens_out: Any, thinking: Any, cached: Any) -> Reply:
+def with_usage(
+    reply: ReplyType, tokens_in: Any, tokens_out: Any, thinking: Any, cached: Any, most_in: int, most_out: int
+) -> ReplyType:
     """`reply` with what the provider says it took. A prompt of no tokens, or text of none, is nobody's usage: some
-    libraries put zeros where the provider said nothing."""
-    prompt_tokens = _count(tokens_in)
-    reply_tokens = _count(tokens_out)
+    libraries put zeros where the provider said nothing. Nor is more than the call could have taken."""
+    prompt_tokens = _count(tokens_in, most_in)
+    reply_tokens = _count(tokens_out, most_out)
     if not prompt_tokens or reply_tokens is None or (reply.said and not reply_tokens):
         return replace(reply, usage_known=False)
     usage = replace(
         reply.usage,
         tokens_in=prompt_tokens,
         tokens_out=reply_tokens,
-        tokens_thinking=min(reply_tokens, _count(thinking) or 0),
-        tokens_cached=min(prompt_tokens, _count(cached) or 0),
+        tokens_thinking=min(reply_tokens, _count(thinking, most_out) or 0),
+        tokens_cached=_count(cached, prompt_tokens) or 0,
     )
     return replace(reply, usage=usage)
 
 
-def _count(value: Any) -> int | None:
+def _count(value: Any, most: int) -> int | None:
     """A number of tokens, or None where `value` is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value) if 0 <= value <= _MOST_TOKENS else None  # NaN fails this too
+    return int(value) if 0 <= value <= most else None  # NaN fails this too
 
 
 def ending_of(reason: Any) -> str:
@@ -294,36 +336,40 @@ def seconds_of_retry_after(value: str) -> float | None:
     return max(0.0, seconds) if seconds <= _LONGEST_ASKED_S else None
 
 
-def _keyless(reply: Reply) -> Reply:
-    calls = tuple(replace(call, arguments=without_keys(call.arguments)) for call in reply.calls)
-    return replace(reply, text=without_keys(reply.text), calls=calls, native=_keyless_data(reply.native))
+def keyless(said: T) -> T:
+    """What a model said, all of it (text, names, ids, arguments), with the keys in the environment replaced: a server
+    may repeat the one that it was sent, and replies are kept in files and shown to others. A shorter secret may be any
+    word of a reply, and is no provider's."""
+    return _keyless(said, secrets_of(_KEY_CHARS))
 
 
-def _keyless_data(data: Any) -> Any:
-    if isinstance(data, Mapping):
-        return {name: _keyless_data(part) for name, part in data.items()}
-    if isinstance(data, list):
-        return [_keyless_data(part) for part in data]
-    return without_keys(data) if isinstance(data, str) else data
+def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
+    if isinstance(said, str):
+        return _without(said, secrets)
+    if isinstance(said, Mapping):
+        return {_keyless(name, secrets): _keyless(part, secrets) for name, part in said.items()}
+    if isinstance(said, list | tuple):
+        return type(said)(_keyless(part, secrets) for part in said)
+    if is_dataclass(said) and not isinstance(said, type):
+        return replace(said, **{one.name: _keyless(getattr(said, one.name), secrets) for one in fields(said)})
+    return said
 
 
-def without_keys(said: str) -> str:
-    """What a model said, with the keys in the environment replaced: a server may repeat the one that it was sent, and
-    replies are kept in files and shown to others. A shorter secret may be any word of a reply, and is no provider's."""
-    return _without_secrets_of(said, _KEY_CHARS)
+def secrets_of(chars: int = _KEY_CHARS) -> dict[str, str]:
+    """The values of secret-looking environment variables that have so many characters or more, with their names; the
+    longest first, since one may be the beginning of another."""
+    found = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
+    return {value: found[value] for value in sorted(found, key=len, reverse=True) if len(value) >= chars}
 
 
-def _without_secrets_of(text: str, chars: int) -> str:
-    """`text` without the values of secret-looking environment variables that have so many characters or more."""
-    secrets = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
-    for value in sorted(secrets, key=len, reverse=True):  # one may be the beginning of another
-        if len(value) >= chars:
-            text = text.replace(value, f"[{secrets[value]}]")
+def _without(text: str, secrets: Mapping[str, str]) -> str:
+    for value, name in secrets.items():
+        text = text.replace(value, f"[{name}]")
     return text
 
 
 def without_secrets(text: str) -> str:
     """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
     and keys in URLs starred: servers repeat the address that they were asked at."""
-    line = " ".join(_NOISE.sub("", without_passwords(_without_secrets_of(text, _SECRET_CHARS))).split())
+    line = " ".join(_NOISE.sub("", without_passwords(_without(text, secrets_of(_SECRET_CHARS)))).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -14,14 +15,13 @@ from coachrl.coach.clients.ledger import Call, read_ledger
 from coachrl.errors import BudgetExceeded
 from coachrl.types import Usage
 
-_LONG_PROMPT_TOKENS = 200_000  # above it some providers charge more
-_TOKENS_AROUND_A_MESSAGE = 32
+_LONG = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")  # of LiteLLM's table: some charge more from there on
 
 
 @dataclass(frozen=True)
 class Price:
     """Dollars a token. cached_usd: of input that the provider read from its own cache. The long_ ones hold for calls
-    with more than 200,000 tokens of input."""
+    with more than `long_tokens` of input."""
 
     input_usd: float
     output_usd: float
@@ -29,6 +29,7 @@ class Price:
     thinking_usd: float
     long_input_usd: float
     long_output_usd: float
+    long_tokens: int = 200_000
 
     @classmethod
     def from_table(cls, entry: Mapping[str, Any]) -> Price | None:
@@ -36,13 +37,15 @@ class Price:
         into, out = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
         if into is None or out is None:
             return None
+        long = min((int(found[1]) for name in entry if (found := _LONG.fullmatch(name))), default=200)
         return cls(
             input_usd=into,
             output_usd=out,
             cached_usd=entry.get("cache_read_input_token_cost") or into,
             thinking_usd=entry.get("output_cost_per_reasoning_token") or out,
-            long_input_usd=entry.get("input_cost_per_token_above_200k_tokens") or into,
-            long_output_usd=entry.get("output_cost_per_token_above_200k_tokens") or out,
+            long_input_usd=entry.get(f"input_cost_per_token_above_{long}k_tokens") or into,
+            long_output_usd=entry.get(f"output_cost_per_token_above_{long}k_tokens") or out,
+            long_tokens=long * 1000,
         )
 
     @classmethod
@@ -51,7 +54,7 @@ class Price:
 
     def of(self, usage: Usage) -> float:
         """Dollars of one call."""
-        if usage.tokens_in > _LONG_PROMPT_TOKENS:
+        if usage.tokens_in > self.long_tokens:
             return usage.tokens_in * self.long_input_usd + usage.tokens_out * self.long_output_usd
         return (
             (usage.tokens_in - usage.tokens_cached) * self.input_usd
@@ -61,11 +64,10 @@ class Price:
         )
 
     def most(self, request: ChatRequest) -> float:
-        """Dollars that the call costs at most: a token holds a byte or more, and the reply has a limit."""
-        into = sum(len(message.content.encode("utf-8", "replace")) for message in request.messages)
-        into += len(request.messages) * _TOKENS_AROUND_A_MESSAGE + len(str(request.schema or ""))
+        """Dollars that the call costs at most: the reply has a limit."""
         output_usd = max(self.output_usd, self.thinking_usd, self.long_output_usd)
-        return into * max(self.input_usd, self.long_input_usd) + request.max_tokens * output_usd
+        input_usd = max(self.input_usd, self.long_input_usd)
+        return request.most_tokens_in * input_usd + request.max_tokens * output_usd
 
 
 @dataclass

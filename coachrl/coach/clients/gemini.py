@@ -16,7 +16,6 @@ from coachrl.coach.clients.base import (
     TransientCoachError,
     ending_of,
     seconds_of_retry_after,
-    with_usage,
     without_secrets,
 )
 from coachrl.coach.clients.keys import GEMINI_ACCESS, key_of, needs_key, wants_vertex
@@ -93,7 +92,10 @@ class GeminiClient(Provider):
         return self._unreadable(error) if isinstance(error, UNREADABLE) else None
 
     def _http_options(self) -> Any:
-        options: dict[str, Any] = {"retry_options": {"attempts": 1}}  # without it, one more attempt after seconds
+        options: dict[str, Any] = {
+            "retry_options": {"attempts": 1},  # without it, one more attempt after seconds
+            "async_client_args": {"allow_redirects": False},  # they would take the key along
+        }
         if self.api_base is not None:
             base, version = re.fullmatch(r"(.*?)/*(?:/(v\d\w*))?/*", self.api_base).groups()  # type: ignore[union-attr]
             options["base_url"] = base
@@ -169,8 +171,9 @@ class GeminiClient(Provider):
             reply = Reply("", self.model, finish_reason="content_filter", detail=detail)
         else:
             raise self._broken_off("the provider sent no candidate")
-        return with_usage(
+        return self._counted(
             reply,
+            request,
             getattr(usage, "prompt_token_count", None),
             None if min(thoughts, written) < 0 else written + thoughts,
             thoughts,

@@ -121,8 +121,16 @@ def record_call(call: Call) -> None:
 
 @contextmanager
 def calls_to(listener: Callable[[Call], None]) -> Iterator[None]:
-    """Calls that are recorded inside, in tasks started inside too, go to `listener`."""
-    token = _listener.set(listener)
+    """Calls that are recorded inside, in tasks started inside too, go to `listener`, and then to whoever listens
+    outside."""
+    outer = _listener.get()
+
+    def tell(call: Call) -> None:
+        listener(call)
+        if outer is not None:
+            outer(call)
+
+    token = _listener.set(tell)
     try:
         yield
     finally:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coachrl.coach.clients.base import ChatRequest, Provider, Reply, seconds_of_retry_after, with_usage, without_secrets
+from coachrl.coach.clients.base import (
+    ChatRequest,
+    Provider,
+    Reply,
+    ReplyType,
+    seconds_of_retry_after,
+    without_secrets,
+)
 from coachrl.coach.clients.openai_compatible import conversation, reply_of
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable, KeyMissing
@@ -33,7 +42,53 @@ def import_litellm(model: str) -> ModuleType:
     litellm.suppress_debug_info = True
     if not os.environ.get("LITELLM_LOG"):  # it prints what providers write as it came, a terminal's orders included
         logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
+    _one_request_a_call(litellm)
     return litellm
+
+
+@functools.cache
+def _one_request_a_call(litellm: ModuleType) -> None:
+    """Let each call of LiteLLM be one request, to the address that was named. No setting of its does: it makes a
+    request anew whose connection broke, though the first one may be billed; of some providers (DeepInfra) it drops
+    `max_retries`, and OpenAI's client asks twice more; and it follows redirects, with keys that have a header of their
+    own."""
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler, HTTPHandler
+    from litellm.llms.openai.common_utils import BaseOpenAILLM
+    from litellm.llms.openai.openai import OpenAIChatCompletion
+
+    AsyncHTTPHandler.single_connection_post_request = _not_again
+    OpenAIChatCompletion._get_openai_client = _asking_once(OpenAIChatCompletion._get_openai_client)
+    for handler in (AsyncHTTPHandler, HTTPHandler):
+        handler.create_client = _staying(handler.create_client)
+    BaseOpenAILLM._get_async_http_client = staticmethod(_staying(BaseOpenAILLM._get_async_http_client))
+    litellm.in_memory_llm_clients_cache.flush_cache()  # of clients that were made before
+
+
+async def _not_again(*_: Any, **__: Any) -> Any:
+    raise  # the error of the first request, which is being handled
+
+
+def _asking_once(make: Callable[..., Any]) -> Callable[..., Any]:
+    """`make`, whose clients of OpenAI's ask no second time."""
+
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        return make(*args, **{**kwargs, "max_retries": 0})
+
+    return made
+
+
+def _staying(make: Callable[..., Any]) -> Callable[..., Any]:
+    """`make`, whose HTTP clients follow no redirects."""
+
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        client = make(*args, **kwargs)
+        if client is not None:
+            client.follow_redirects = False
+        return client
+
+    return made
 
 
 class LiteLLMClient(Provider):
@@ -77,14 +132,19 @@ class LiteLLMClient(Provider):
         return await self._litellm.acompletion(**arguments)
 
     def _read(self, answer: Any, request: ChatRequest) -> Reply:
-        usage = answer.get("usage")
-        written = getattr(usage, "completion_tokens_details", None)
-        read = getattr(usage, "prompt_tokens_details", None)
         if not answer.choices:
             raise self._broken_off("the provider sent no candidate")
         choice = answer.choices[0]
-        return with_usage(
-            reply_of(self.model, request, choice.message.model_dump(), choice.finish_reason),
+        reply = reply_of(self.model, request, choice.message.model_dump(), choice.finish_reason)
+        return self._with_usage(reply, request, answer)
+
+    def _with_usage(self, reply: ReplyType, request: ChatRequest, answer: Any) -> ReplyType:
+        usage = answer.get("usage")
+        written = getattr(usage, "completion_tokens_details", None)
+        read = getattr(usage, "prompt_tokens_details", None)
+        return self._counted(
+            reply,
+            request,
             getattr(usage, "prompt_tokens", None),
             getattr(usage, "completion_tokens", None),
             getattr(written, "reasoning_tokens", None),
@@ -109,14 +169,17 @@ class LiteLLMClient(Provider):
             status = 404
         if isinstance(error, exceptions.UnsupportedParamsError):
             return CoachUnavailable(f"coach {self.model}: {said}")
-        if status in _UNREAD_STATUS or _UNREAD in said:
+        answered = _answered_status(error)
+        if answered is not None and 300 <= answered < 400:
+            return self._refused(answered, f"{answered} {said}".rstrip(), None, "")
+        if (status in _UNREAD_STATUS and answered is None) or _UNREAD in said:
             return self._unreadable(ValueError(said))
         if status in (401, 402, 403) and (missing := _missing_key(self.model, self._litellm)) is not None:
             return missing
         if isinstance(error, exceptions.Timeout | exceptions.APIConnectionError):
             broken_off = status not in (401, 402, 403, 404)
         else:
-            broken_off = (status or 0) >= 500 and not _was_answered(error)
+            broken_off = (status or 0) >= 500 and answered is None
         if broken_off:
             return self._broken_off(said, _retry_after_s(error))
         about_the_key = "the provider refused the key: check its environment variable"
@@ -160,13 +223,14 @@ def _missing_key(model: str, litellm: ModuleType) -> KeyMissing | None:
     return KeyMissing(f"coach '{model}' needs a key: set {joint.join(missing)} in the environment")
 
 
-def _was_answered(error: BaseException | None) -> bool:
-    """Whether a status of refusal came back: to LiteLLM a broken connection is a 500, and so is half an answer."""
+def _answered_status(error: BaseException | None) -> int | None:
+    """The status of refusal that came back, or None where none did: to LiteLLM a broken connection is a 500, and so is
+    half an answer."""
     import httpx
 
     while error is not None and not isinstance(error, httpx.HTTPStatusError):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error.response.status_code if error is not None else None
 
 
 def _retry_after_s(error: Any) -> float | None:

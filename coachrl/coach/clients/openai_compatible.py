@@ -21,7 +21,6 @@ from coachrl.coach.clients.base import (
     ending_of,
     seconds_of_retry_after,
     text_of,
-    with_usage,
     without_secrets,
 )
 from coachrl.coach.clients.ledger import FunctionCall, Message
@@ -51,6 +50,7 @@ class ServerClient(Provider):
         self.options = {"api_base": api_base, "reasoning_effort": settings.reasoning_effort}
         provider, self._name = model.split("/", 1)
         self._address = f"{(api_base or '').rstrip('/')}/chat/completions"
+        self._shown = without_secrets(self._address)
         self._proxy = _proxy_for(self._address)
         self._key_variable = _KEY_VARIABLES[provider]
         key = os.environ.get(self._key_variable)
@@ -73,10 +73,10 @@ class ServerClient(Provider):
             ) as response:
                 body = await self._bounded(response.content)
         except self._aiohttp.ServerTimeoutError:
-            raise self._broken_off(f"{self._address}: no connection within {_CONNECT_S:g} s") from None
+            raise self._broken_off(f"{self._shown}: no connection within {_CONNECT_S:g} s") from None
         if 300 <= response.status < 400:  # what is asked, and the key, are for the one address that the user has named
             place = without_secrets(response.headers.get("Location", "nowhere"))
-            raise CoachUnavailable(f"coach {self.model}: {self._address} leads on to {place}: name that as api_base")
+            raise CoachUnavailable(f"coach {self.model}: {self._shown} leads on to {place}: name that as api_base")
         if response.status != 200:
             about_the_key = "the server refused the key: check its environment variable"
             if response.status == 401 and not self._headers:
@@ -93,7 +93,7 @@ class ServerClient(Provider):
         async for part in content.iter_any():
             body += part
             if len(body) > _MOST_BYTES:
-                raise self._broken_off(f"{self._address}: its answer has more than {_MOST_BYTES:,} bytes")
+                raise self._broken_off(f"{self._shown}: its answer has more than {_MOST_BYTES:,} bytes")
         return bytes(body)
 
     def _explained(self, error: Exception) -> CoachError | None:
@@ -102,7 +102,9 @@ class ServerClient(Provider):
             return CoachUnavailable(f"coach {self.model}: '{without_secrets(wrong or '')}' is not a URL")
         if isinstance(error, self._aiohttp.ClientError | OSError):
             said = without_secrets(str(error)) or type(error).__name__
-            return self._broken_off(f"{self._address}: {said}")
+            return self._broken_off(f"{self._shown}: {said}")
+        if isinstance(error, ValueError):  # before anything was sent
+            return CoachUnavailable(f"coach {self.model}: {self._shown} cannot be asked: {without_secrets(str(error))}")
         return None
 
     def _open(self) -> Any:
@@ -134,8 +136,9 @@ class ServerClient(Provider):
             raise self._broken_off(f"the server sent no candidate{said}")
         choice = found["choices"][0]
         usage = _section(found, "usage")
-        return with_usage(
+        return self._counted(
             reply_of(self.model, request, choice["message"], choice.get("finish_reason")),
+            request,
             usage.get("prompt_tokens"),
             usage.get("completion_tokens"),
             _section(usage, "completion_tokens_details").get("reasoning_tokens"),

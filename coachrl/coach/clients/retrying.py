@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from coachrl.coach.clients.base import ChatClient, ChatRequest, CoachUnreachable, Provider, Reply, TransientCoachError
+from coachrl.coach.clients.base import (
+    ChatClient,
+    ChatRequest,
+    CoachUnreachable,
+    Provider,
+    Reply,
+    StreamBroken,
+    TransientCoachError,
+)
 from coachrl.coach.clients.budget import Budget, Price
 from coachrl.coach.clients.cache import ReplyCache, cache_key
 from coachrl.coach.clients.ledger import Call, record_call
@@ -29,6 +37,7 @@ FIRST_WAIT_S = 0.5  # before the second attempt, and twice as long before each f
 _LONGEST_WAIT_S = 30.0
 _CHECK_S = 10.0  # after which the check before a run makes no further attempt
 _EXPECTED_REPLY_TOKENS = 1000
+_GIVEN_UP = "given up before the reply came"
 _CHARACTERS_A_TOKEN = 4
 
 
@@ -82,20 +91,24 @@ class ChatClientFactory:
         if self._cache is not None:
             self._cache.close()
 
-    def _retrying(self, model: str, api_base: str | None) -> RetryingClient:
+    def around(self, provider: Provider, cached: bool = False) -> RetryingClient:
+        """A client for a provider that is there already. Raises ConfigError for a budget that cannot be kept."""
         settings = self.settings
-        provider = make_provider(model, api_base, settings)
         price = price_of(provider.model, settings, is_needed=self.budget.limit_usd is not None)
-        if self._cache is None and self._cache_file is not None:
-            self._cache = ReplyCache(self._cache_file)
         shared = self._shared.setdefault(
-            (provider.model, api_base),
+            (provider.model, provider.api_base),
             SharedState(
                 ConcurrencyLimiter(settings.concurrency, settings.give_up_after_s),
                 RateLimiter(settings.requests_per_minute, settings.tokens_per_minute),
             ),
         )
-        return RetryingClient(provider, price, shared, self.budget, self._cache, self._first_wait_s)
+        if cached and self._cache is None and self._cache_file is not None:
+            self._cache = ReplyCache(self._cache_file)
+        cache = self._cache if cached else None
+        return RetryingClient(provider, price, shared, self.budget, cache, self._first_wait_s)
+
+    def _retrying(self, model: str, api_base: str | None) -> RetryingClient:
+        return self.around(make_provider(model, api_base, self.settings), cached=True)
 
 
 class RetryingClient:
@@ -203,13 +216,13 @@ class RetryingClient:
             began = asyncio.get_running_loop().time()
             try:
                 reply = await self._provider.complete(request)
-            except CoachError as error:
+            except (Exception, asyncio.CancelledError) as error:  # whatever ends it, the request was made
                 latency_s = asyncio.get_running_loop().time() - began
-                may_be_billed = isinstance(error, TransientCoachError) and not error.answered
                 if isinstance(error, TransientCoachError) and error.throttled:
                     self._shared.concurrency.refused(began, error)
                 call = Call("", self.model, request.prompt_hash, request.messages)
-                record_call(reservation.failed(call, str(error), latency_s, may_be_billed))
+                said = str(error) or _GIVEN_UP
+                record_call(reservation.failed(call, said, latency_s, _may_be_billed(error)))
                 raise
             cost_usd = None
             if self._price is not None and reply.usage_known:
@@ -300,6 +313,13 @@ async def _unreachable(client: ChatClient, request: ChatRequest) -> CoachUnreach
     except CoachUnreachable as error:
         return error
     return None
+
+
+def _may_be_billed(error: BaseException) -> bool:
+    """Whether nobody knows. What a provider refuses, it does not bill."""
+    if isinstance(error, TransientCoachError):
+        return not error.answered
+    return isinstance(error, StreamBroken) or not isinstance(error, CoachError)
 
 
 def _likely_tokens(request: ChatRequest) -> int:

@@ -115,3 +115,16 @@ async def test_of_an_error_of_megabytes_the_beginning_is_read() -> None:
     body = json.dumps({"error": {"message": "The judge is lost.", "more": ["?a"] * 2_000_000}})
     with pytest.raises(CoachError, match=r'^coach openai/judge: 400 \{"error": \{"message": "The judge is lost\."'):
         await answered(SERVER, Step(http_status=400, body=body))
+
+
+async def test_a_password_in_the_address_of_a_server_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSTED_VLLM_API_BASE", "http://ann:hunter2hunter2@127.0.0.1:1/v1")
+    client = client_factory(max_attempts=1).client("hosted_vllm/judge")
+    with pytest.raises(TransientCoachError, match=r"http://\*\*\*@127.0.0.1:1/v1/chat/completions: ") as refused:
+        await client.complete(ask())
+    assert "hunter2" not in str(refused.value)
+    monkeypatch.setenv("HOSTED_VLLM_API_KEY", SECRET)  # which of the two is to be sent?
+    client = client_factory(max_attempts=1).client("hosted_vllm/judge")
+    with pytest.raises(CoachUnavailable, match=r"cannot be asked: .*credentials encoded in URL") as refused_both:
+        await client.complete(ask())
+    assert "hunter2" not in str(refused_both.value)

@@ -16,8 +16,9 @@ from chat_clients import EIGHT, GEMINI, SECRET, client_factory, requests_of, sco
 from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
-from coachrl.coach.clients.base import Reply, _keyless, seconds_of_retry_after, without_secrets
+from coachrl.coach.clients.base import Reply, keyless, seconds_of_retry_after, without_secrets
 from coachrl.coach.clients.budget import Budget, spent_in
+from coachrl.coach.clients.ledger import FunctionCall
 from coachrl.coach.criteria import parse_criteria, parse_verdict_by_criteria
 from coachrl.coach.kinds.listwise import parse_scores
 from coachrl.coach.kinds.retrospective import parse_attribution
@@ -343,8 +344,10 @@ def test_secrets_that_may_be_any_word_or_number_leave_replies_as_they_are(monkey
     for name, value in {"KEY_A": SECRET, "DB_PASSWORD": "postgres", "PIN_TOKEN": "1234567890123456"}.items():
         monkeypatch.setenv(name, value)
     native = {"args": {"n": 1234567890123456, "of": ["postgres", SECRET, None, object]}}
-    reply = _keyless(Reply("postgres", "m", native=native))
+    calls = (FunctionCall(f"call_{SECRET}", f"f_{SECRET}", SECRET),)
+    reply = keyless(Reply("postgres", "m", calls=calls, native=native))
     assert reply.text == "postgres"
+    assert reply.calls == (FunctionCall("call_[KEY_A]", "f_[KEY_A]", "[KEY_A]"),)
     assert reply.native == {"args": {"n": 1234567890123456, "of": ["postgres", "[KEY_A]", None, object]}}
 
 

@@ -14,7 +14,7 @@ import pytest
 import virtual_time
 from chat_clients import ask
 
-from coachrl.coach.clients.base import ChatRequest, CoachUnreachable, Provider, Reply, TransientCoachError
+from coachrl.coach.clients.base import ChatRequest, CoachUnreachable, Function, Provider, Reply, TransientCoachError
 from coachrl.coach.clients.budget import Budget, Price, spent_in
 from coachrl.coach.clients.cache import ReplyCache
 from coachrl.coach.clients.ledger import Call, Ledger, Message
@@ -201,6 +201,10 @@ def test_a_price_that_the_table_does_not_name_is_that_of_plain_tokens() -> None:
         "output_cost_per_token_above_200k_tokens": 6.0,
     }
     assert Price.from_table(plain | more) == Price(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    longer = {"input_cost_per_token_above_100k_tokens": 7.0, "output_cost_per_token_above_100k_tokens": 8.0}
+    price = Price.from_table(plain | longer | {"input_cost_per_token_above_100k_tokens_batches": 9.0})
+    assert price == Price(1.0, 2.0, 1.0, 2.0, 7.0, 8.0, long_tokens=100_000)
+    assert price is not None and [price.of(Usage(tokens_in=read)) for read in (100_000, 100_001)] == [1e5, 700_007]
     assert Price.from_table({"input_cost_per_token": 0.0, "output_cost_per_token": 0.0}) == Price.flat(0.0, 0.0)
 
 
@@ -208,6 +212,10 @@ def test_the_most_that_a_call_costs_is_its_bytes_what_stands_around_them_and_the
     request = ChatRequest((Message("user", "añ"), Message("user", "word")), max_tokens=10, schema={"a": 1})
     assert Price.flat(1.0, 0.0).most(request) == 3 + 4 + 2 * 32 + len("{'a': 1}")
     assert Price.flat(0.0, 2.0).most(request) == 20
+    function = Function("f", "runs a program", {"type": "object"})
+    native = Message("assistant", "f()", native={"content": "", "thoughts": "of many words"})
+    more = replace(request, messages=(*request.messages, native), function=function)
+    assert Price.flat(1.0, 0.0).most(more) > Price.flat(1.0, 0.0).most(request) + len(str(function)) + 40
     assert _likely_tokens(request) == 6 // 4 + 10 and _likely_tokens(replace(request, max_tokens=5000)) == 1001
 
 
