@@ -1,6 +1,7 @@
 """A run's folder: create it, append to it, read it back. JSONL is the interface; reading it needs no coachrl.
 
-runs/<name>/  config.yaml  roles.json  tasks.json  versions.json  metrics.jsonl  log.txt  episodes/
+runs/<name>/  config.yaml  roles.json  tasks.json  settings.json  models.json  versions.json
+              metrics.jsonl  log.txt  episodes/
               coach/ledger.jsonl  checkpoints/  rescores/  tensorboard/  trackers.json
               while it is trained: train.lock (by whom)  replies.jsonl (since the last checkpoint)
 runs/latest -> <name>

@@ -29,6 +29,7 @@ from coachrl.errors import (
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
+from coachrl.runs.initial_models import names_at_first
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
@@ -85,7 +86,7 @@ class Trainer:
         self.train_tasks, self.heldout_tasks, self.callback = train_tasks, heldout_tasks, callback
         self.algorithm = make_algorithm(config.algorithm)
         self.step = self._last_update_begun = 0
-        made_with = checkpoints.made_with(config, pipeline.roles)
+        made_with = checkpoints.made_with(config, pipeline.roles, names_at_first(run))
         settings = json.dumps([made_with, config.torch.model_dump(mode="json")], sort_keys=True)
         # Without checkpoints a run cannot go on after a kill.
         replies = run.folder / "replies.jsonl" if config.train.keep_checkpoints else None
