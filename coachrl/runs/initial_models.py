@@ -53,9 +53,9 @@ def changed_models(run: Run, models: Models) -> str:
     except ConfigError as error:
         return str(error)
     except OSError as error:
-        return f"initial weights cannot be read: {error.filename}: {error.strerror}"
+        return f"its initial models cannot be read: {error.filename}: {error.strerror}"
     told = [_change(name, kept[name], now[name]) for name in now if kept[name]["files"] != now[name]["files"]]
-    return f"not the initial weights that the run began with: {'; '.join(told)}" if told else ""
+    return f"not the initial models that the run began with: {'; '.join(told)}" if told else ""
 
 
 def names_at_first(run: Run) -> dict[str, str]:

@@ -66,7 +66,7 @@ def test_the_same_files_are_the_same_wherever_they_lie_and_whatever_lies_beside_
 def test_what_took_the_place_of_a_file_is_named(run, base, change, said):
     change(base)
     assert changed_models(run, {"a": (str(base), base)}) == (
-        f"not the initial weights that the run began with: policies.a.model: {base}, {said}"
+        f"not the initial models that the run began with: policies.a.model: {base}, {said}"
     )
     with pytest.raises(
         CheckpointError, match=r"policies\.a\.model: .*; policies\.b\.model: owner/name.* remove .*models\.json"
