@@ -7,8 +7,9 @@ did); an `Episode` collects them with its `Outcome`; a coach gives each action a
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,15 @@ class Task:
     prompt: str
     files: Mapping[str, Path] = field(default_factory=dict)
     ground_truth: Any = field(default=None, repr=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Task:
+        """For code of somebody's own, which may change what it is given. A ground truth that cannot be copied, as one
+        that holds an open file, is shared."""
+        try:
+            truth = copy.deepcopy(self.ground_truth)
+        except Exception:  # noqa: BLE001  it is an object of somebody's own, which may raise anything
+            truth = self.ground_truth
+        return replace(self, files=dict(self.files), ground_truth=truth)
 
 
 @dataclass(frozen=True)
@@ -204,6 +214,10 @@ class Action:
     reward: Reward | None = None
     credit: ActionCredit | None = None
     value: float | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Action:
+        """Of all that it holds the checks of its reward alone could be changed: its tokens, thousands, are shared."""
+        return replace(self, reward=copy.deepcopy(self.reward))
 
 
 @dataclass(frozen=True)

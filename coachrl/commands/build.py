@@ -31,6 +31,7 @@ from coachrl.text import nearest
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.base import Backend
 from coachrl.trainers.backends.openrlhf.placement import Placement, plan_placement
+from coachrl.trainers.backends.torch.adapter_folders import whole_model
 from coachrl.trainers.backends.torch.models import check_brings_no_code, is_hub_name
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.vllm.shapes import check_shapes
@@ -222,6 +223,17 @@ def load_generators(config: RunConfig, policies: Iterable[str], checkpoint: Path
     if any(adapted.values()):
         backend.load(checkpoint)
     return backend
+
+
+def initial_models(config: RunConfig, policies: Iterable[str], fetch: bool) -> dict[str, tuple[str, Path]]:
+    """Policy -> its initial model by name, and the folder that it is loaded from. fetch: those of the hub too, which
+    are fetched where they are not here yet. Raises PolicyError where one cannot be had."""
+    models = {policy: config.initial_model(policy) for policy in policies}
+    return {
+        policy: (checkpoints.whole_name(model), whole_model(model))
+        for policy, model in models.items()
+        if fetch or not is_hub_name(model)
+    }
 
 
 def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:

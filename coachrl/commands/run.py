@@ -15,7 +15,15 @@ from rich.console import Console
 
 from coachrl.coach.base import is_language_model
 from coachrl.coach.clients.cache import check_cache
-from coachrl.commands.build import Prepared, RunComponents, load_parts, make_coach_pool, open_components, prepare
+from coachrl.commands.build import (
+    Prepared,
+    RunComponents,
+    initial_models,
+    load_parts,
+    make_coach_pool,
+    open_components,
+    prepare,
+)
 from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_lines
 from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays
 from coachrl.commands.progress import Display
@@ -24,8 +32,18 @@ from coachrl.errors import CheckpointError, EngineStuck, NothingTrained, Process
 from coachrl.jsonl import check_place, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
-from coachrl.runs.beginning import changed_tasks, changed_team, check_tasks, check_team, keep_tasks
+from coachrl.runs.beginning import (
+    changed_settings,
+    changed_tasks,
+    changed_team,
+    check_settings,
+    check_tasks,
+    check_team,
+    keep_settings,
+    keep_tasks,
+)
 from coachrl.runs.folder import Run
+from coachrl.runs.initial_models import Models, changed_models, check_models, keep_models
 from coachrl.runs.records import episode_line, step_of
 from coachrl.runs.trackers import check_trackers, open_trackers
 from coachrl.trainers.algorithms.trial import try_algorithm
@@ -89,14 +107,23 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
         async with _prepare_training(config, run.ledger) as ready:
             tasks = (ready.train_tasks, ready.heldout_tasks)
             if resume and not again:  # a run that lost a process is the same run, whatever was edited meanwhile
-                check_team(run, ready.pipeline.roles)
-                check_tasks(run, *tasks)
+                _check_beginning(run, config, ready)
             try_algorithm(config, ready.pipeline.roles, ready.train_tasks)
             plan = make_dry_run(config, max(0, first_step - 1), tasks, run.folder)
             check_disk(plan)
             for line in opening_lines(config, ready, plan):
                 console.print(line)
             await _train(config, run, ready, display, checkpoint, first_step, resume, again)
+
+
+def _check_beginning(run: Run, config: RunConfig, ready: Prepared) -> None:
+    """Raises CheckpointError where the run would go on with something else than it began with. Models that must be
+    fetched first are looked at once they are here."""
+    check_settings(run, config)
+    check_team(run, ready.pipeline.roles)
+    check_tasks(run, ready.train_tasks, ready.heldout_tasks)
+    if not ready.unchecked:  # else it is for a machine that has the models
+        check_models(run, initial_models(config, ready.policies, fetch=False))
 
 
 async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> DryRun:
@@ -108,8 +135,7 @@ async def dry_run(config: RunConfig, done: int, folder: Path | None = None) -> D
             check_cache(config.coach.cache)
         tasks = (ready.train_tasks, ready.heldout_tasks)
         if folder is not None:
-            check_team(Run(folder), ready.pipeline.roles)
-            check_tasks(Run(folder), *tasks)
+            _check_beginning(Run(folder), config, ready)
         try_algorithm(config, ready.pipeline.roles, ready.train_tasks)
         plan = make_dry_run(config, done, tasks, folder, ready.unchecked)
         if not plan.unchecked:  # else it is made for another machine
@@ -137,9 +163,9 @@ async def _train(
     with open_trackers(config.track, run, config, first_step) as trackers:
         display.on_phase("asking the coach, loading the model", None)
         async with load_parts(config, ready, again) as components:
-            if run.roles() is None:
-                run.write_roles(components.pipeline.roles)
-            keep_tasks(run, components.train_tasks, components.heldout_tasks)
+            models = initial_models(config, components.policies, fetch=True)
+            if resume and not again:
+                check_models(run, models)
             if (pool := components.coach) is not None:
                 display.coach_queue = lambda: pool.waiting
             trainer = Trainer(
@@ -160,8 +186,18 @@ async def _train(
                 trainer.resume(checkpoint)
             elif resume:
                 trainer.start_over()
+            _keep_beginning(run, config, components, models)
             with asked_to_end(trainer.end_soon, config.train.notice_file):
                 await trainer.train()
+
+
+def _keep_beginning(run: Run, config: RunConfig, components: RunComponents, models: Models) -> None:
+    """What a run that goes on is held to, once it is known to be the run's: its checkpoint has been read."""
+    if run.roles() is None:
+        run.write_roles(components.pipeline.roles)
+    keep_settings(run, config)
+    keep_tasks(run, components.train_tasks, components.heldout_tasks)
+    keep_models(run, models)
 
 
 def _audit(config: RunConfig, run: Run, components: RunComponents) -> StepAudit | None:
@@ -226,14 +262,17 @@ async def evaluate_run(
 
 
 def _warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -> None:
-    """Where the run's own settings give another team by now, or other tasks: some that are held out may have been
-    trained on."""
+    """Where the run's own settings are others by now, or give another team, other tasks (of which some that are held
+    out may have been trained on), or other weights to lay adapters over."""
     own = run.config()
-    if config.pipeline == own.pipeline and (changed := changed_team(run, components.pipeline.roles)):
-        log.warning("%s: %s", run.folder, changed)
-    if (config.tasks, config.seed) != (own.tasks, own.seed):
-        return
-    if changed := changed_tasks(run, components.train_tasks, components.heldout_tasks):
+    found = [changed_settings(run, own)]
+    if config.pipeline == own.pipeline:
+        found.append(changed_team(run, components.pipeline.roles))
+    if (config.tasks, config.seed) == (own.tasks, own.seed):
+        found.append(changed_tasks(run, components.train_tasks, components.heldout_tasks))
+    same = [policy for policy in components.policies if config.initial_model(policy) == own.initial_model(policy)]
+    found.append(changed_models(run, initial_models(config, same, fetch=True)))
+    for changed in filter(None, found):
         log.warning("%s: %s", run.folder, changed)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shlex
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from coachrl.coach.clients.retrying import ChatClientFactory
-from coachrl.commands.build import load_generators
+from coachrl.commands.build import initial_models, load_generators
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.gateway.external import LiteLLMProviders
@@ -21,8 +23,11 @@ from coachrl.gateway.served_team import ServedTeam
 from coachrl.pipelines.options import read_options
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
+from coachrl.runs.initial_models import changed_models
 from coachrl.runs.reading import team_of
 from coachrl.types import Role, SamplingParams, policy_names
+
+log = logging.getLogger(__name__)
 
 KEY = "COACHRL_SERVE_KEY"
 """The environment variable with the key that clients must give."""
@@ -97,11 +102,20 @@ def _loaded(
     with run.last_checkpoint_kept() as checkpoint:
         on_load(f"reading {checkpoint}")
         step = checkpoints.read(checkpoint, {}).step
+        _warn_where_changed(run, config, policy_names(roles), checkpoint)
         backend = load_generators(config, policy_names(roles), checkpoint)
     try:
         yield ServedTeam(roles, backend, providers, sampling, _key()), roles, step
     finally:
         backend.close()
+
+
+def _warn_where_changed(run: Run, config: RunConfig, policies: Sequence[str], checkpoint: Path) -> None:
+    """Where those whose weights are not in the checkpoint, or adapters alone, began with other ones."""
+    whole = {place.name for place in checkpoints.policies(checkpoint) if (place / checkpoints.MODEL).is_file()}
+    left = [policy for policy in policies if policy not in whole]
+    if changed := changed_models(run, initial_models(config, left, fetch=True)):
+        log.warning("%s: %s", run.folder, changed)
 
 
 def _providers(config: RunConfig) -> LiteLLMProviders:

@@ -168,7 +168,8 @@ class Gateway(Pipeline):
             episode = PlayedEpisode(team, roles, self._unscored, self._providers, serving.noted)
             try:
                 with serving.episodes.admitted(episode) as token:
-                    result = await self._play(replace(task, ground_truth=None), Endpoint(base_url, token), episode)
+                    told = replace(task, ground_truth=None, files=dict(task.files))
+                    result = await self._play(told, Endpoint(base_url, token), episode)
             finally:
                 await episode.close()
         given = self.options

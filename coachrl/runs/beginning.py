@@ -1,22 +1,91 @@
-"""What a run began with, its team and its tasks: with others it would learn, and measure, something else."""
+"""What a run began with, its settings, its team and its tasks: with others it would learn, and measure, something else.
+
+Its initial weights are looked after by `initial_models`."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coachrl.config import RunConfig, dump_config, flat_settings, resumable_settings, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.jsonl import write_aside
-from coachrl.parsing import read_json
+from coachrl.parsing import parse_yaml, read_json
 from coachrl.runs.folder import Run
 from coachrl.runs.records import role_as_kept, role_record
 from coachrl.text import counted, one_line
 from coachrl.types import Role, Task
 
-_FILE = "tasks.json"
+_SETTINGS, _FILE = "settings.json", "tasks.json"
+_KNOWN_OTHERWISE = re.compile(r"name|out|model|policies\..*\.(model|made_by)")
+_SHOWN = 5
+
+
+def keep_settings(run: Run, config: RunConfig) -> None:
+    """`settings.json`: those that a resumed run may not change, by their keys; what is there stays."""
+    path = run.folder / _SETTINGS
+    if not path.exists():
+        write_aside(path, json.dumps(_settings(config), indent=1) + "\n")
+
+
+def check_settings(run: Run, config: RunConfig) -> None:
+    """Raises CheckpointError where these are not the settings that the run began with, as far as it has kept them."""
+    if changed := changed_settings(run, config):
+        raise CheckpointError(
+            f"{run.folder}: {changed}: put them back in its config.yaml. To go on with the settings as they are now, "
+            f"remove {run.folder / _SETTINGS}; what was done before is then reported as if it was done with them"
+        )
+
+
+def changed_settings(run: Run, config: RunConfig) -> str:
+    """How they differ from those that the run began with, as "key: was -> is", or why nobody can say; "" where they do
+    not, or the run has kept none. One that a later version adds is none while it has its default."""
+    path = run.folder / _SETTINGS
+    if not path.exists():
+        return ""
+    try:
+        kept = read_json(path, _SETTINGS)
+    except ConfigError as error:
+        return str(error)
+    if not isinstance(kept, Mapping):
+        return f"{_SETTINGS} does not hold the settings of a run"
+    now, given = _settings(config), _flat(config.model_dump(mode="json", exclude_defaults=True))
+    known = [key for key in {**kept, **now} if key in kept or key in given]
+    changed = [key for key in known if _shown(kept, key) != _shown(now, key)]
+    told = [one_line(f"{key}: {_shown(kept, key)} -> {_shown(now, key)}") for key in changed[:_SHOWN]]
+    more = f"; and {len(changed) - _SHOWN:,} more" if len(changed) > _SHOWN else ""
+    return f"not the settings that the run began with: {'; '.join(told)}{more}" if changed else ""
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """As the run's config.yaml gives them back. A run may be moved: of a path its last name alone counts, and a model
+    is known by its weights."""
+    flat, may_change = _flat(parse_yaml(dump_config(with_absolute_paths(config)), "settings")), resumable_settings()
+    return {
+        key: value.rpartition("/")[2] if isinstance(value, str) and value.startswith("/") else value
+        for key, value in flat.items()
+        if key not in may_change and not _KNOWN_OTHERWISE.fullmatch(key)
+    }
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree of settings by their dotted keys; a section that stands in a list has its number for a name,
+    from 1."""
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list) and any(isinstance(part, dict) for part in value):
+            value = {str(number): part for number, part in enumerate(value, 1)}
+        return {key: named(part) for key, part in value.items()} if isinstance(value, dict) else value
+
+    return flat_settings(named(tree))
+
+
+def _shown(settings: Mapping[str, Any], key: str) -> str:
+    return json.dumps(settings[key], ensure_ascii=False) if key in settings else "not set"
 
 
 def keep_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> None:

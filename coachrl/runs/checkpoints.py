@@ -46,13 +46,20 @@ class Checkpoint:
     is_known: bool = True
 
 
-def made_with(config: RunConfig, roles: Sequence[Role]) -> dict[str, str]:
-    """What a run must have to load a checkpoint of the run of `config`: the same pipeline, and initial models."""
+def made_with(config: RunConfig, roles: Sequence[Role], at_first: Mapping[str, str]) -> dict[str, str]:
+    """What a run must have to load a checkpoint of the run of `config`: the same pipeline, and initial models.
+
+    at_first: what these were called when the run began, by policy, as far as that is known: they may have been moved.
+    """
     needed = {"pipeline": config.pipeline.name}
     for policy in policy_names(roles):
-        model = config.initial_model(policy)
-        needed[f"model of policy {policy}"] = str(Path(model).resolve()) if Path(model).is_dir() else model
+        needed[f"model of policy {policy}"] = at_first.get(policy) or whole_name(config.initial_model(policy))
     return needed
+
+
+def whole_name(model: str) -> str:
+    """A model folder by its whole path; any other model as it is called."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def seal(folder: Path, step: int, made_with: Mapping[str, str], weights: str = "") -> None:

@@ -1,6 +1,7 @@
 """A run's folder: create it, append to it, read it back. JSONL is the interface; reading it needs no coachrl.
 
-runs/<name>/  config.yaml  roles.json  tasks.json  versions.json  metrics.jsonl  log.txt  episodes/
+runs/<name>/  config.yaml  roles.json  tasks.json  settings.json  models.json  versions.json
+              metrics.jsonl  log.txt  episodes/
               coach/ledger.jsonl  checkpoints/  rescores/  tensorboard/  trackers.json
               while it is trained: train.lock (by whom)  replies.jsonl (since the last checkpoint)
 runs/latest -> <name>
@@ -9,8 +10,6 @@ runs/latest -> <name>
 from __future__ import annotations
 
 import contextlib
-import errno
-import itertools
 import json
 import logging
 import math
@@ -38,7 +37,7 @@ from coachrl.jsonl import (
     write_aside,
 )
 from coachrl.parsing import read_json
-from coachrl.runs import checkpoints, leftovers, log_file
+from coachrl.runs import checkpoints, leftovers, log_file, places
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
 from coachrl.runs.records import episode_line, read_episodes, role_from_record, roles_text, step_of
@@ -50,8 +49,6 @@ log = logging.getLogger(__name__)
 
 LOCK = "train.lock"
 MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
-_TRIES = 20
-_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 _EPISODE_FILE = re.compile(r"(step|eval)-[0-9]{1,10}")
 
 
@@ -87,15 +84,15 @@ class Run:
         aside = leftovers.aside(folder)
         missing = [above for above in folder.parents if not above.exists()]
         try:
-            _make(aside)
+            places.make(aside)
             for sub in leftovers.PARTS:
                 (aside / sub).mkdir()
             (aside / "config.yaml").write_text(kept_config(config), encoding="utf-8")
             (aside / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", encoding="utf-8")
-            folder = _renamed(aside, folder, numbered=config.name is None)
+            folder = places.renamed(aside, folder, numbered=config.name is None)
         except BaseException as error:  # Ctrl-C, too, leaves nothing
             shutil.rmtree(aside, ignore_errors=True)
-            if isinstance(error, OSError) and error.errno in _TAKEN:  # another process has just made it
+            if isinstance(error, OSError) and error.errno in places.TAKEN:  # another process has just made it
                 raise ConfigError(_exists(folder)) from error
             if isinstance(error, OSError):
                 raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error
@@ -103,7 +100,7 @@ class Run:
         run = cls(folder)
         run._may_be_discarded = True
         run._made_for_it = missing
-        run._point_latest()
+        run._latest_before = places.point_latest(folder)
         return run
 
     @staticmethod
@@ -266,10 +263,7 @@ class Run:
         self._may_be_discarded = False  # from now on the name may be another run's
         if self._lock_is_there is not None and not self._lock_is_there():
             return
-        latest = self.folder.parent / "latest"
-        is_ours = latest.is_symlink() and latest.readlink() == Path(self.folder.name)
-        if is_ours and (self._latest_before is None or not _link(latest, self._latest_before)):
-            latest.unlink()
+        places.point_back(self.folder, self._latest_before)
         aside = leftovers.aside(self.folder, discarded=True)
         if aside.is_dir():  # a process of the same number was killed over it
             shutil.rmtree(aside, ignore_errors=True)
@@ -366,27 +360,9 @@ class Run:
         with log_file.kept(self.folder / "log.txt"):
             yield
 
-    def _point_latest(self) -> None:
-        latest = self.folder.parent / "latest"
-        self._latest_before = latest.readlink() if latest.is_symlink() else None
-        _link(latest, Path(self.folder.name))
-
 
 def _exists(folder: Path) -> str:
     return f"run folder {folder} exists; choose another name=…, or --resume {quote(str(folder))}"
-
-
-def _link(latest: Path, run: Path) -> bool:
-    """Whether `latest` could be made to point to the run: it is moved at once, whoever else moves it."""
-    aside = latest.with_name(f".{latest.name}.{os.getpid()}")
-    try:
-        aside.unlink(missing_ok=True)
-        aside.symlink_to(run)
-        aside.replace(latest)
-    except OSError as error:
-        log.warning("runs/latest was not moved: %s", error)
-        return False
-    return True
 
 
 def _runs_in(folder: Path) -> list[str]:
@@ -396,27 +372,3 @@ def _runs_in(folder: Path) -> list[str]:
     except OSError:
         return []
     return sorted((path.name for path in found), reverse=True)
-
-
-def _make(folder: Path) -> None:
-    """Make the folder and those above it, which a run that is discarded meanwhile may remove once more."""
-    for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir()
-            return
-    folder.mkdir()
-
-
-def _renamed(aside: Path, folder: Path, numbered: bool) -> Path:
-    """Where `aside` now is: at `folder`, or at folder-2, folder-3, … where that is taken. Raises OSError."""
-    for number in itertools.count(1):
-        place = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
-        try:
-            aside.rename(place)
-        except OSError as error:
-            if not numbered or error.errno not in _TAKEN:
-                raise
-        else:
-            break
-    return place

@@ -165,7 +165,7 @@ class Trackers:
             if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
         }
         for name in list(self._trackers):
-            self._guarded(name, lambda tracker: tracker.log(record["step"], numbers))
+            self._guarded(name, lambda tracker: tracker.log(record["step"], dict(numbers)))
 
     def close(self) -> None:
         for name in list(self._trackers):

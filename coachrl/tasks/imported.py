@@ -24,7 +24,7 @@ def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
     name = f"tasks.source={settings.source}"
     load = find_loader(settings.source)
     with user_code(f"{name} failed", TaskError):
-        found = load(config)
+        found = load(config.model_copy(deep=True))
     if isinstance(found, tuple):
         if len(found) != 2:
             raise TaskError(f"{name} gave {len(found)} values; it must give (training, held-out) tasks, or a list")

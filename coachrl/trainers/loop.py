@@ -29,12 +29,13 @@ from coachrl.errors import (
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
+from coachrl.runs.initial_models import names_at_first
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.advantages.batches import with_credit
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
-from coachrl.trainers.algorithms.boundary import batch_of, rewards_of
+from coachrl.trainers.algorithms.boundary import batch_of, explored, rewards_of
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
 from coachrl.trainers.callbacks import Callback, StepAudit
 from coachrl.trainers.checkpointer import Checkpointer
@@ -85,7 +86,7 @@ class Trainer:
         self.train_tasks, self.heldout_tasks, self.callback = train_tasks, heldout_tasks, callback
         self.algorithm = make_algorithm(config.algorithm)
         self.step = self._last_update_begun = 0
-        made_with = checkpoints.made_with(config, pipeline.roles)
+        made_with = checkpoints.made_with(config, pipeline.roles, names_at_first(run))
         settings = json.dumps([made_with, config.torch.model_dump(mode="json")], sort_keys=True)
         # Without checkpoints a run cannot go on after a kill.
         replies = run.folder / "replies.jsonl" if config.train.keep_checkpoints else None
@@ -170,8 +171,8 @@ class Trainer:
         played, scores = await self._unless_ending(self._refill(played))
         specs = all_specs(self.train_tasks, self.config, self.step)
         context = self._context(self._training_draws, scored=False)
-        explored = await self._unless_ending(self.algorithm.explore(played, specs, context))
-        episodes = explored.episodes
+        found = await self._unless_ending(explored(self.algorithm, played, specs, context))
+        episodes = found.episodes
         self._rollouts.begin(self.step + 1)
         clock.lap("rollout")
         scores |= await self._unless_ending(self._settle(episodes))
@@ -206,7 +207,7 @@ class Trainer:
             **score_metrics(episodes, scores),
             **behavior_metrics(episodes),
             **cost_metrics(episodes, scores),
-            **explored.metrics,
+            **found.metrics,
             **self._refill_metrics(episodes, rewards, samples),
             **clock.metrics(),
             **clock.rate("rollout", self.drawn_tokens(episodes)),

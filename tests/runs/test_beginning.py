@@ -1,5 +1,7 @@
-"""Whether a run goes on with the team and the tasks that it began with."""
+"""Whether a run goes on with the settings, the team and the tasks that it began with."""
 
+import contextlib
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -7,10 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coachrl.config import RunConfig
-from coachrl.errors import CheckpointError
+from coachrl.config import RunConfig, load_config, resumable_settings
+from coachrl.errors import CheckpointError, ConfigError
 from coachrl.prompts import parse_prompt
-from coachrl.runs.beginning import changed_tasks, check_tasks, check_team, keep_tasks
+from coachrl.runs.beginning import (
+    changed_settings,
+    changed_tasks,
+    check_settings,
+    check_tasks,
+    check_team,
+    keep_settings,
+    keep_tasks,
+)
 from coachrl.runs.folder import Run
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.tasks.tabular.grading import TabularTruth
@@ -126,3 +136,103 @@ def test_a_role_is_the_same_as_its_file_gives_it_back(run):
     role = Role("solver", policy="p", tool_timeout_s=10, required_files=frozenset("abcdefgh"))  # and not 10.0
     run.write_roles([replace(role, required_files=tuple("hgfedcba"))])
     check_team(run, [role])
+
+
+def with_settings(folder, *overrides):
+    config = load_config(None, [f"out={folder}", "name=two", *overrides])
+    run = Run.create(config)
+    keep_settings(run, config)
+    return run
+
+
+def test_what_a_run_was_configured_with_is_read_back_as_the_same(tmp_path):
+    (tmp_path / "file").touch()
+    run = with_settings(
+        tmp_path, "train.learning_rate=1e-7", "coach.cache=file", "track=[tensorboard]", "tasks.levels=[1, 2]",
+        'pipeline.options={a: "1e-6", b: 1e22, c: .nan, d: "yes", e: "a\\x85b", f: [{g: 1}], h: null, i: 2026-01-01}',
+        "coach.ensemble=[{name: rules}, {name: gemini-2.5-pro, prompt: strict}]", "policies.p.trainable=false",
+    )  # fmt: skip
+    check_settings(run, run.config())
+    run.reconfigure(["coach.concurrency=3"])
+    check_settings(run, run.config())
+
+
+def test_a_setting_that_no_resume_may_change_is_told_with_what_it_was(tmp_path):
+    run = with_settings(tmp_path, "pipeline.options.a=1", "coach.ensemble=[{name: rules}, {name: rules}]")
+    config = run.config(
+        [
+            "pipeline.options={a: 2, b: 1}",
+            "seed=1",
+            "policies.p.trainable=false",
+            "coach.ensemble=[{name: rules}, {name: x/y}]",
+        ]
+    )
+    assert changed_settings(run, config) == (
+        "not the settings that the run began with: seed: 0 -> 1; pipeline.options.a: 1 -> 2; "
+        'coach.ensemble.2.name: "rules" -> "x/y"; policies.p.trainable: not set -> false; '
+        "pipeline.options.b: not set -> 1"
+    )
+    with pytest.raises(CheckpointError, match=r"and 1 more: put them back in its config\.yaml\. To go on with"):
+        check_settings(run, run.config([*(f"train.{key}=7" for key in ("steps", "tasks_per_step", "weight_decay")),
+            "train.clip_range=7", "train.ppo_epochs=7", "train.group_size=7"]))  # fmt: skip
+
+
+def test_what_a_resume_may_change_a_hand_may_change(tmp_path):
+    run = with_settings(tmp_path)
+
+    def changed(key):
+        for value in ("2", "true", "0.5", "[1, 2]", "x"):
+            with contextlib.suppress(ConfigError):
+                if (config := run.config([f"{key}={value}"])) != run.config():
+                    return config
+        raise AssertionError(f"no value for {key}")
+
+    for key in resumable_settings():
+        assert changed_settings(run, changed(key)) == "", key
+
+
+def test_a_run_that_was_moved_has_the_same_settings(tmp_path):
+    (tmp_path / "there").mkdir()
+    for folder in (tmp_path, tmp_path / "there"):
+        (folder / "problems.json").touch()
+    math = f"tasks={{source: math, train: {tmp_path}/problems.json}}"
+    run = with_settings(tmp_path, math, f"coach.calibration={tmp_path}/c.json")
+    path, there = run.folder / "config.yaml", f"{tmp_path}/there"
+    for was, now in (
+        (f"{tmp_path}/problems.json", f"{there}/problems.json"),
+        (f"{tmp_path}/c.json", "/else/where/c.json"),
+        ("model: smollm2-135m", "model: /m"),
+    ):
+        assert was in path.read_text()
+        path.write_text(path.read_text().replace(was, now))
+    check_settings(run, run.config(["name=other", f"out={there}"]))
+    other = run.config([f"tasks.train={tmp_path}/others.json"])
+    assert 'tasks.train: "problems.json" -> "others.json"' in changed_settings(run, other)
+
+
+def test_a_setting_that_a_later_version_adds_changes_nothing_while_it_has_its_default(tmp_path):
+    members = "coach.ensemble=[{name: rules}, {name: rules}]"
+    run = with_settings(tmp_path, "pipeline.roles.verifier.max_new_tokens=3", members)
+    path = run.folder / "settings.json"
+    kept = json.loads(path.read_text())
+    for later in ("train.ppo_epochs", "pipeline.roles.verifier.tools", "coach.ensemble.1.api_base", "backend"):
+        kept.pop(later)
+    path.write_text(json.dumps(kept))
+    check_settings(run, run.config())
+    with pytest.raises(CheckpointError, match=r"began with: train\.ppo_epochs: not set -> 2:"):
+        check_settings(run, run.config(["train.ppo_epochs=2"]))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{", '{"a": "\\ud800"}', "null", "[" * 10**5])
+def test_a_damaged_record_of_settings_is_named(run, text):
+    (run.folder / "settings.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"settings\.json") as told:
+        check_settings(run, run.config())
+    assert "\n" not in str(told.value)
+
+
+def test_a_run_of_before_keeps_its_settings_from_then_on(run):
+    check_settings(run, run.config(["seed=1"]))
+    keep_settings(run, run.config(["seed=1"]))
+    keep_settings(run, run.config(["seed=2"]))
+    assert "seed: 1 -> 2" in changed_settings(run, run.config(["seed=2"]))

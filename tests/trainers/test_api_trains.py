@@ -1,14 +1,18 @@
 """Whole runs from Python on a tiny model, where an event loop runs already and where none does."""
 
 import asyncio
+import json
+import shutil
 import signal
 import threading
 from pathlib import Path
 
 import pytest
+from tiny_models import write_tiny_model
 
 import coachrl
 from coachrl.cli.console import print_error
+from coachrl.commands.serve import _loaded
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.runs.locks import locked
 from coachrl.trainers.algorithms.base import Algorithm
@@ -103,6 +107,54 @@ def test_a_run_whose_tasks_were_edited_goes_on_only_where_it_is_told_to(small, c
         (run.folder / name).unlink()
     coachrl.train(resume=run, quiet=True)
     coachrl.train(resume=run, quiet=True)
+
+
+def test_a_run_whose_settings_a_hand_has_changed_goes_on_only_where_it_is_told_to(small, caplog):
+    run = coachrl.train(small, quiet=True)
+    config = run.folder / "config.yaml"
+    whole, before = config.read_text(), (run.folder / "metrics.jsonl").read_bytes()
+    config.write_text(
+        whole.replace("budget_usd: null", "budget_usd: 3").replace("gpus: 1", "gpus: 2")
+    )  # as on --resume
+    assert coachrl.train(resume=run, quiet=True).config().coach.budget_usd == 3
+    config.write_text(whole.replace("steps: 1\n", "steps: 2\n").replace("weight_decay: 0.0", "weight_decay: 0.1"))
+    said = (
+        r"began with: train\.steps: 1 -> 2; train\.weight_decay: 0\.0 -> 0\.1: put them back .*remove .*settings\.json"
+    )
+    with pytest.raises(CheckpointError, match=said) as told:
+        coachrl.train(resume=run, quiet=True)
+    assert "\n" not in str(told.value) and (run.folder / "metrics.jsonl").read_bytes() == before
+    coachrl.evaluate(run)
+    assert "not the settings that the run began with: train.steps: 1 -> 2" in caplog.text
+    (run.folder / "settings.json").unlink()
+    assert coachrl.train(resume=run, quiet=True).last_step() == 2
+    assert json.loads((run.folder / "settings.json").read_text())["train.steps"] == 2
+
+
+def test_weights_that_others_took_the_place_of_under_adapters_are_noticed_and_moved_ones_are_the_same(small, caplog):
+    model = shutil.copytree(small.model, "base")
+    given = {"model": "base", "torch": {"lora_rank": 2, "share_base": True, "threads": 1}}
+    run = coachrl.train(small, **given, train={"steps": 2, "checkpoint_every": 1, "keep_checkpoints": 2}, quiet=True)
+    shutil.rmtree(run.last_checkpoint())
+    before = (run.folder / "metrics.jsonl").read_bytes()
+    write_tiny_model(Path(model), seed=1, hidden_size=32, num_hidden_layers=1, max_position_embeddings=8192)
+    with pytest.raises(
+        CheckpointError, match=r"policies\.proposer\.model: .*/base, changed model\.safetensors; .*models\.json"
+    ):
+        coachrl.train(resume=run, quiet=True)
+    assert (run.folder / "metrics.jsonl").read_bytes() == before
+    coachrl.evaluate(run)
+    assert "not the initial models that the run began with: policies.proposer.model" in caplog.text
+    caplog.clear()
+    with _loaded(run, run.config(), print):
+        assert "not the initial models that the run began with: policies.proposer.model" in caplog.text
+    shutil.rmtree(model)
+    shutil.copytree(small.model, "elsewhere/other name", dirs_exist_ok=True)
+    config = run.folder / "config.yaml"
+    config.write_text(config.read_text().replace(f"{Path.cwd()}/base", f"{Path.cwd()}/elsewhere/other name"))
+    assert "other name" in config.read_text()
+    run.folder.parent.rename("moved")
+    assert coachrl.train(resume="moved/small", quiet=True).last_step() == 2
 
 
 def test_who_does_not_hold_a_run_changes_nothing_of_it(small):

@@ -27,6 +27,7 @@ def run(one_layer_model, tmp_path):
     config = run.config()
     longer = config.model_copy(update={"train": config.train.model_copy(update={"steps": 3})})
     (run.folder / "config.yaml").write_text(dump_config(longer))
+    (run.folder / "settings.json").unlink()  # which would hold it to two
     return run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import inspect
 import json
@@ -74,7 +75,7 @@ class OwnCoach:
 
     async def _score_of(self, request: CoachRequest) -> CoachScore:
         try:
-            given = await self._given(lambda: self._score(request), f"action {request.action.id}")
+            given = await self._given(lambda: self._score(copy.deepcopy(request)), f"action {request.action.id}")
         except (CoachError, BudgetExceeded):
             raise
         except BaseException as error:  # the boundary to the user's own code

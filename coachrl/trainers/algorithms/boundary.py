@@ -1,31 +1,45 @@
-"""Between a run and its algorithm: what one of the user's own raises, or gives that is of no use, becomes one line."""
+"""Between a run and its algorithm: what one of the user's own raises, or gives that is of no use, becomes one line, and
+what it does to episodes, scores and rewards that it is given changes those of nobody else."""
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from coachrl.config import RewardConfig
 from coachrl.config.algorithm import SHIPPED, algorithm_code
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
 from coachrl.trainers.algorithms.advantages.own_reward import checked_rewards
-from coachrl.trainers.algorithms.base import Algorithm
+from coachrl.trainers.algorithms.base import Algorithm, Explored
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.masking import Rewards
 from coachrl.types import CoachScore, Episode
+
+if TYPE_CHECKING:
+    from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext
 
 
 def rewards_of(
     algorithm: Algorithm, episode: Episode, scores: Mapping[str, CoachScore], reward: RewardConfig
 ) -> Rewards:
     """What `algorithm.rewards` gives. Raises ConfigError where that is no reward for each action."""
-    with algorithm_code(algorithm.settings.name, f" in rewards, on episode {episode.id}"):
-        given = algorithm.rewards(episode, scores, reward)
     if algorithm.settings.name in SHIPPED:
-        return given
+        return algorithm.rewards(episode, scores, reward)
+    with algorithm_code(algorithm.settings.name, f" in rewards, on episode {episode.id}"):
+        given = algorithm.rewards(copy.deepcopy(episode), dict(scores), reward)
     return checked_rewards(given, episode, f"algorithm '{algorithm.settings.name}': its rewards")
+
+
+async def explored(
+    algorithm: Algorithm, episodes: Sequence[Episode], specs: Sequence[EpisodeSpec], context: RolloutContext
+) -> Explored:
+    """What `algorithm.explore` finds out."""
+    if algorithm.settings.name not in SHIPPED:
+        episodes, specs = copy.deepcopy(episodes), copy.deepcopy(specs)
+    return await algorithm.explore(episodes, specs, context)
 
 
 def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> AdvantageBatch:
@@ -33,7 +47,7 @@ def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> Advant
     name = algorithm.settings.name
     try:
         with algorithm_code(name):
-            batch = algorithm.advantages(samples, rewards)
+            batch = algorithm.advantages({policy: [*group] for policy, group in samples.items()}, dict(rewards))
     except ConfigError as error:
         said = str(error)
         raise ConfigError(said if said.startswith("algorithm '") else f"algorithm '{name}': {said}") from error

@@ -18,6 +18,7 @@ fails the episode, infrastructure's leaves it out, and everything else ends the 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -178,7 +179,9 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
     try:
         async with clock, context.pipeline.place(), context.backend.episode(context.pipeline.patience_s):
             try:
-                outcome: object = await context.pipeline.run(spec.task, team, await team.open(context.sandbox))
+                workspace = await team.open(context.sandbox)
+                # What it does to its task, others that play the same one do not see.
+                outcome: object = await context.pipeline.run(copy.deepcopy(spec.task), team, workspace)
                 return checked_outcome(outcome, f"pipeline {context.pipeline.name}: run()")
             finally:
                 await team.close()

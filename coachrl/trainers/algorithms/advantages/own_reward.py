@@ -7,6 +7,7 @@ def reward(episode: Episode, scores: dict[str, CoachScore]) -> ...:        # the
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -42,7 +43,8 @@ class OwnReward:
         out, which is not trained on. Raises ConfigError where the function fails, or gives what is no reward."""
         known = {action.id: scores[action.id] for action in episode.all_actions if action.id in scores}
         with user_code(f"{self._name} failed on episode {episode.id}", ConfigError):
-            given = self._function(episode, known) if self.takes_scores else self._function(episode)
+            lent = copy.deepcopy(episode)
+            given = self._function(lent, known) if self.takes_scores else self._function(lent)
         return checked_rewards(given, episode, self._name)
 
 

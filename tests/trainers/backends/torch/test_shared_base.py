@@ -285,5 +285,6 @@ def test_a_whole_run_resumes_and_is_evaluated(run):
     metrics = asyncio.run(evaluate_run(run.config(), run, None, console))
     assert metrics["eval/success"] == run.metrics()[-1]["eval/success"]
     longer = with_settings(run.config(), steps=3)
+    (run.folder / "settings.json").unlink()  # which would hold it to two
     asyncio.run(train_run(longer, run, console, resume=True))
     assert [line["step"] for line in run.metrics()] == [0, 1, 2, 3]
