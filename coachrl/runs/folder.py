@@ -135,8 +135,7 @@ class Run:
         folder = named_path(Path(folder), "run folder")
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):
-            beside = [str(folder.parent / name) for name in _runs_in(folder.parent)]
-            near = nearest(str(folder), beside)
+            near = nearest(folder.name, _runs_in(folder.parent)).replace("'", f"'{folder.parent}/", 1)
             raise ConfigError(f"{folder} is not a run folder{near or ': it has none of ' + ', '.join(parts)}")
         return cls(folder.resolve())
 

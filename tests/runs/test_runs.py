@@ -308,6 +308,8 @@ def test_the_folder_that_runs_are_in_is_none(tmp_path, monkeypatch, named):
 
 
 def test_a_folder_is_a_run_where_it_holds_any_part_of_one(tmp_path):
+    tmp_path = tmp_path / ("long" * 30)  # a long path makes all names in it alike
+    tmp_path.mkdir()
     (tmp_path / "runs").mkdir()
     for part in ("config.yaml", "metrics.jsonl"):
         (tmp_path / "runs" / part[:3]).mkdir()
@@ -315,7 +317,10 @@ def test_a_folder_is_a_run_where_it_holds_any_part_of_one(tmp_path):
     (tmp_path / "runs" / "episodic" / "episodes").mkdir(parents=True)
     for name in ("con", "met", "episodic"):
         assert Run.open(tmp_path / "runs" / name).folder == (tmp_path / "runs" / name).resolve()
-    with pytest.raises(ConfigError, match=r"/cno is not a run folder, did you mean '.*/runs/con'\?$"):
-        Run.open(tmp_path / "runs" / "cno")
+    for wrong, right in (("cno", "con"), ("mte", "met"), ("episodc", "episodic")):
+        with pytest.raises(
+            ConfigError, match=rf"/{wrong} is not a run folder, did you mean '{tmp_path}/runs/{right}'\?$"
+        ):
+            Run.open(tmp_path / "runs" / wrong)
     with pytest.raises(ConfigError, match=r"it has none of config\.yaml, metrics\.jsonl, episodes"):
         Run.open(tmp_path)
