@@ -308,19 +308,23 @@ def test_the_folder_that_runs_are_in_is_none(tmp_path, monkeypatch, named):
 
 
 def test_a_folder_is_a_run_where_it_holds_any_part_of_one(tmp_path):
-    tmp_path = tmp_path / ("long" * 30)  # a long path makes all names in it alike
-    tmp_path.mkdir()
-    (tmp_path / "runs").mkdir()
     for part in ("config.yaml", "metrics.jsonl"):
-        (tmp_path / "runs" / part[:3]).mkdir()
-        (tmp_path / "runs" / part[:3] / part).touch()
-    (tmp_path / "runs" / "episodic" / "episodes").mkdir(parents=True)
+        (tmp_path / part[:3]).mkdir()
+        (tmp_path / part[:3] / part).touch()
+    (tmp_path / "episodic" / "episodes").mkdir(parents=True)
     for name in ("con", "met", "episodic"):
-        assert Run.open(tmp_path / "runs" / name).folder == (tmp_path / "runs" / name).resolve()
-    for wrong, right in (("cno", "con"), ("mte", "met"), ("episodc", "episodic")):
-        with pytest.raises(
-            ConfigError, match=rf"/{wrong} is not a run folder, did you mean '{tmp_path}/runs/{right}'\?$"
-        ):
-            Run.open(tmp_path / "runs" / wrong)
+        assert Run.open(tmp_path / name).folder == (tmp_path / name).resolve()
     with pytest.raises(ConfigError, match=r"it has none of config\.yaml, metrics\.jsonl, episodes"):
-        Run.open(tmp_path)
+        Run.open(tmp_path / "other")
+
+
+def test_a_run_of_nearly_that_name_is_suggested_however_deep_the_folder(tmp_path):
+    folder = tmp_path / ("long" * 30)
+    for name in ("math-1", "code-1"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.yaml").touch()
+    for wrong, right in (("mth-1", "math-1"), ("coed-1", "code-1")):
+        with pytest.raises(ConfigError, match=rf"/{wrong} is not a run folder, did you mean '{folder}/{right}'\?$"):
+            Run.open(folder / wrong)
+    with pytest.raises(ConfigError, match=r"/worlds is not a run folder: it has none"):
+        Run.open(folder / "worlds")
