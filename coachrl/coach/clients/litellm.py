@@ -6,10 +6,13 @@ import functools
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import httpx
 
 from coachrl.coach.clients.base import (
     ChatRequest,
@@ -52,20 +55,14 @@ def _one_request_a_call(litellm: ModuleType) -> None:
     request anew whose connection broke, though the first one may be billed; of some providers (DeepInfra) it drops
     `max_retries`, and OpenAI's client asks twice more; and it follows redirects, with keys that have a header of their
     own."""
-    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler, HTTPHandler
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
     from litellm.llms.openai.common_utils import BaseOpenAILLM
     from litellm.llms.openai.openai import OpenAIChatCompletion
 
-    AsyncHTTPHandler.single_connection_post_request = _not_again
+    AsyncHTTPHandler.create_client = _to_one_address(AsyncHTTPHandler.create_client)
+    BaseOpenAILLM._get_async_http_client = staticmethod(_to_one_address(BaseOpenAILLM._get_async_http_client))
     OpenAIChatCompletion._get_openai_client = _asking_once(OpenAIChatCompletion._get_openai_client)
-    for handler in (AsyncHTTPHandler, HTTPHandler):
-        handler.create_client = _staying(handler.create_client)
-    BaseOpenAILLM._get_async_http_client = staticmethod(_staying(BaseOpenAILLM._get_async_http_client))
     litellm.in_memory_llm_clients_cache.flush_cache()  # of clients that were made before
-
-
-async def _not_again(*_: Any, **__: Any) -> Any:
-    raise  # the error of the first request, which is being handled
 
 
 def _asking_once(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,11 +75,13 @@ def _asking_once(make: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def _staying(make: Callable[..., Any]) -> Callable[..., Any]:
-    """`make`, whose HTTP clients follow no redirects."""
+def _to_one_address(make: Callable[..., Any]) -> Callable[..., Any]:
+    """`make`, whose HTTP clients follow no redirects, and which makes none to repeat a request that failed."""
 
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(sys.exception(), httpx.TransportError):  # LiteLLM makes it to ask again
+            raise
         client = make(*args, **kwargs)
         if client is not None:
             client.follow_redirects = False
