@@ -102,7 +102,7 @@ def rooms(monkeypatch):
     monkeypatch.setattr(jail.os, "statvfs", statvfs)
     monkeypatch.setattr(jail.os, "listdir", lambda folder: [*rooms])
     monkeypatch.setattr(jail.os, "mkdir", lambda path: None)
-    monkeypatch.setattr(jail, "_alone", contextlib.nullcontext)
+    monkeypatch.setattr(jail, "alone_in", contextlib.nullcontext)
     monkeypatch.setattr(jail, "_mount", lambda source, target, kind, flags, data=None: mounted.append((target, data)))
     return rooms, mounted
 

@@ -91,7 +91,7 @@ def make_workspace(name: str, size_mb: int, max_files: int, all_files_mb: int) -
     """Mount an empty workspace with room for `size_mb` and return its path. Raises OSError where it and those that are
     there would take more than `all_files_mb`."""
     path = os.path.join(WORKSPACES, name)
-    with _alone():
+    with alone_in(WORKSPACES):
         if _room_mb(os.listdir(WORKSPACES)) + size_mb > all_files_mb:
             raise OSError(f"the workspaces hold {all_files_mb} MiB together, which is all that they may")
         os.mkdir(path)
@@ -102,7 +102,7 @@ def make_workspace(name: str, size_mb: int, max_files: int, all_files_mb: int) -
 def fit_workspace(name: str, disk_mb: int, all_files_mb: int, at_once: int) -> None:
     """Let the workspace grow to `disk_mb`, or by its share of what is left of the `all_files_mb` of all where that is
     less: `at_once` programs share it. What it may grow to is taken from the others until it is shrunk."""
-    with _alone():
+    with alone_in(WORKSPACES):
         used_mb = held_mb(name)
         left_mb = all_files_mb - used_mb - _room_mb(other for other in os.listdir(WORKSPACES) if other != name)
         _resize(name, min(disk_mb, used_mb + -(-max(left_mb, 0) // at_once)))
@@ -110,7 +110,7 @@ def fit_workspace(name: str, disk_mb: int, all_files_mb: int, at_once: int) -> N
 
 def shrink_workspace(name: str) -> None:
     """Leave the workspace, in which nothing runs any more, the room that it fills, and the rest to others."""
-    with contextlib.suppress(OSError), _alone():  # it has been dropped meanwhile
+    with contextlib.suppress(OSError), alone_in(WORKSPACES):  # it has been dropped meanwhile
         _resize(name, held_mb(name))
 
 
@@ -137,14 +137,15 @@ def _resize(name: str, size_mb: int) -> None:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Nobody else gives room to a workspace meanwhile."""
-    folder = os.open(WORKSPACES, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def alone_in(folder: str) -> Iterator[None]:
+    """Wait until nobody else is in such a block for `folder`: no program runs in a workspace that is copied, also not
+    one whose host has just hung up. Raises OSError."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        fcntl.flock(opened, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(folder)
+        os.close(opened)
 
 
 def drop_workspace(name: str) -> None:
