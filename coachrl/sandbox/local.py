@@ -282,7 +282,7 @@ class LocalWorkspace(Workspace):
         bounds = {"disk_mb": self._limits.disk_mb, "max_files": self._limits.max_files}
         try:
             await self.ask({**request, **bounds}, payload=payload)
-        except SandboxError as error:
+        except (SandboxError, FileNotFoundError) as error:  # the latter of a copy of what is closed
             await self.close()
             raise SandboxError(f"{failed}: {error}") from error
 

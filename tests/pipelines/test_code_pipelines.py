@@ -81,6 +81,16 @@ async def test_coder_and_tester_refine_until_they_agree(code_sandbox, prompt_sty
     assert not any("candidate" in prompt or "range(4)" in prompt for prompt in prompts), "hidden tests stay hidden"
 
 
+async def test_a_program_cannot_tell_its_coder_what_the_hidden_tests_asked(code_sandbox):
+    """It could keep each call in a file, and give that file to the tester's tests, whose findings both agents read."""
+    keeps = "    with open('asked', 'a') as file:\n        file.write(f'<{n}>')\n    return open('asked').read()"
+    coder = [f"```python\ndef square(n):\n{keeps}\n```"]
+    episode, policy = await play(code_sandbox, "code", {"coder": coder, "tester": [GOOD_TESTS]}, turns=2)
+    assert not episode.outcome.success
+    again = policy.calls[2].prompt
+    assert "square(2) == 4: got '<2>'" in again and "<-3>" not in again
+
+
 async def test_agreeing_on_a_wrong_program_is_no_success(code_sandbox):
     wrong = {
         "coder": ["```python\ndef square(n):\n    return 2 * n\n```"],

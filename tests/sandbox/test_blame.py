@@ -188,6 +188,7 @@ async def test_a_watch_that_fails_is_the_programs_doing_from_its_beginning_on(mo
     monkeypatch.setattr(zygote.supervisor, "execute", execute)
     monkeypatch.setattr(zygote.jail, "WORKSPACES", str(tmp_path))
     monkeypatch.setattr(zygote.jail, "fit_workspace", lambda *_: None)
+    monkeypatch.setattr(zygote.jail, "shrink_workspace", lambda *_: None)
     (tmp_path / "here").mkdir()
     limits = {"timeout_s": 1, "memory_mb": 64, "disk_mb": 1, "max_files": 8, "max_processes": 1, "output_kb": 1}
     request = {"workspace": "here", "code": "", "limits": limits, "all_files_mb": 1, "at_once": 1}

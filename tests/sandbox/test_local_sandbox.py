@@ -76,6 +76,36 @@ async def test_the_workspaces_together_are_bounded(bait):
     await box.close()
 
 
+async def test_room_that_a_running_program_has_not_filled_yet_is_not_given_to_others(bait):
+    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=16, concurrency=2))
+    box.all_files_mb = 24
+    fill = "try:\n    while True: open('f', 'ab').write(bytes(1 << 18))\nexcept OSError: pass"
+    waits = f"import time\nopen('ready', 'w')\ntime.sleep(3)\n{fill}"
+    cells = [await box.open({}) for _ in range(6)]
+    running = asyncio.create_task(cells[0].run(waits))
+    while "ready" not in await cells[0].files():
+        await asyncio.sleep(0.02)
+    for cell in cells[1:]:
+        assert (await cell.run(fill)).state == "ok"
+    assert (await running).state == "ok"
+    assert sum([len(await cell.read("f")) for cell in cells]) <= 24 << 20
+    await box.close()
+
+
+async def test_copies_that_are_made_at_once_have_no_more_room_than_there_is(bait):
+    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=16, concurrency=2))
+    box.all_files_mb = 40
+    cell = await box.open({})
+    assert (await cell.run("open('f', 'wb').write(bytes(10 << 20))")).state == "ok"
+    copies = await asyncio.gather(*(cell.copy() for _ in range(8)), return_exceptions=True)
+    made = [copy for copy in copies if not isinstance(copy, SandboxError)]
+    assert len(made) == 3 and [len(await copy.read("f")) for copy in made] == [10 << 20] * 3
+    await cell.close()
+    with pytest.raises(SandboxError, match="could not be copied"):
+        await cell.copy()
+    await box.close()
+
+
 async def test_memory_shared_with_the_waiting_interpreter_is_free(cell):
     code = (
         "import os, sys, pandas, time\n"

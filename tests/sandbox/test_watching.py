@@ -92,24 +92,25 @@ def test_where_the_host_hangs_up_nobody_waits(room):
 
 @pytest.fixture
 def rooms(monkeypatch):
-    """Bytes that the workspaces hold, by name, and what is mounted."""
-    held, mounted = {}, []
+    """MiB that the workspaces hold and may hold, by name, and what is mounted."""
+    rooms, mounted = {}, []
 
     def statvfs(path):
-        blocks = 10**6
-        return SimpleNamespace(f_blocks=blocks, f_bfree=blocks - held[path.rpartition("/")[2]] // 4096, f_frsize=4096)
+        held, room = rooms[path.rpartition("/")[2]]
+        return SimpleNamespace(f_blocks=room * 256, f_bfree=int((room - held) * 256), f_frsize=4096)
 
     monkeypatch.setattr(jail.os, "statvfs", statvfs)
-    monkeypatch.setattr(jail.os, "listdir", lambda folder: [*held])
+    monkeypatch.setattr(jail.os, "listdir", lambda folder: [*rooms])
     monkeypatch.setattr(jail.os, "mkdir", lambda path: None)
+    monkeypatch.setattr(jail, "alone_in", contextlib.nullcontext)
     monkeypatch.setattr(jail, "_mount", lambda source, target, kind, flags, data=None: mounted.append((target, data)))
-    return held, mounted
+    return rooms, mounted
 
 
-@pytest.mark.parametrize(("held", "mib"), [(0, 0), (4096, 1), (MIB, 1), (MIB + 4096, 2), (5 * MIB, 5)])
+@pytest.mark.parametrize(("held", "mib"), [(0, 0), (1 / 256, 1), (1, 1), (1 + 1 / 256, 2), (5, 5)])
 def test_what_a_workspace_holds_is_rounded_up(rooms, held, mib):
-    rooms[0]["a"] = held
-    assert jail._used_mb(["a"]) == mib and jail._used_mb(["a", "a"]) == 2 * mib
+    rooms[0]["a"] = held, 50
+    assert jail.held_mb("a") == mib
 
 
 @pytest.mark.parametrize(
@@ -120,25 +121,34 @@ def test_what_a_workspace_holds_is_rounded_up(rooms, held, mib):
         (0, 60, 4, 10),  # as four share it
         (10, 60, 3, 20),  # beside what it holds already
         (30, 60, 1, 40),
-        (0, 99, 4, 1),  # never 0, which would be no limit
-        (20, 80, 4, 21),  # nor less than it holds
+        (0, 98, 4, 1),  # a whole MiB
+        (0, 100, 4, 1),  # never 0, which would be no limit
+        (20, 80, 4, 20),  # and no more each time that a program runs
+        (20, 90, 4, 20),
     ],
 )
 def test_a_workspace_may_grow_into_its_share_of_what_is_left(rooms, own, others, at_once, size):
-    held, mounted = rooms
-    held |= {"own": own * MIB, "others": others * MIB}
+    may_hold, mounted = rooms
+    may_hold |= {"own": (own, own), "others": (others / 2, others)}  # what others may hold is theirs
     jail.fit_workspace("own", 50, 100, at_once)
     assert mounted == [("/workspaces/own", f"size={size}m")]
 
 
+@pytest.mark.parametrize(("held", "size"), [(0, 1), (3, 3), (3.5, 4)])
+def test_a_workspace_in_which_nothing_runs_keeps_what_it_holds(rooms, held, size):
+    may_hold, mounted = rooms
+    may_hold["own"] = held, 50
+    jail.shrink_workspace("own")
+    assert mounted == [("/workspaces/own", f"size={size}m")]
+
+
 def test_no_workspace_is_made_once_all_room_is_taken(rooms):
-    held, mounted = rooms
-    held |= {"a": 60 * MIB, "b": 39 * MIB}
+    may_hold, mounted = rooms
+    may_hold |= {"a": (60, 60), "b": (3, 35)}
     assert jail.make_workspace("c", 5, 7, 100) == "/workspaces/c"
     assert mounted == [("/workspaces/c", "size=5m,nr_inodes=8,mode=0755,uid=1000,gid=1000")]
-    held["b"] += 1 * MIB
     with pytest.raises(OSError, match="hold 100 MiB together"):
-        jail.make_workspace("d", 5, 7, 100)
+        jail.make_workspace("d", 6, 7, 100)
 
 
 def test_no_right_that_a_user_has_beside_the_usual_goes_on_to_programs(monkeypatch):

@@ -8,7 +8,9 @@ import io
 import json
 import os
 import stat
-from dataclasses import replace
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -17,7 +19,8 @@ from coachrl.errors import SandboxError
 from coachrl.sandbox import answers
 from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.fusion_reports import most_answer_bytes, read_report
-from coachrl.sandbox.inside import files, memory_in_use, remote, wire
+from coachrl.sandbox.inside import files, memory_in_use, remote, wire, zygote
+from coachrl.sandbox.inside.supervisor import Cancelled
 from coachrl.sandbox.packages import _outermost
 
 LIMITS = limits_of(SandboxConfig(disk_mb=1, max_files=3, output_kb=1, timeout_s=5.0))
@@ -297,3 +300,31 @@ def test_a_request_is_taken_whole_or_not_at_all():
             wire.receive(io.BytesIO(torn))
     with pytest.raises(ValueError, match="a request of 67108865 bytes; at most 67108864 are taken"):
         wire.receive(io.BytesIO(wire.LENGTH.pack(2**26 + 1)))
+
+
+def test_a_copy_waits_for_the_end_of_a_program_that_nobody_waits_for(monkeypatch, tmp_path):
+    """Whose host has hung up: it would put a link to all workspaces in the place of a folder that is just copied."""
+    runs, ends = threading.Event(), threading.Event()
+
+    def execute(*_):
+        runs.set()
+        ends.wait(10)
+        raise Cancelled
+
+    for name in ("fit_workspace", "shrink_workspace"):
+        monkeypatch.setattr(zygote.jail, name, lambda *_: None)
+    monkeypatch.setattr(zygote.jail, "make_workspace", lambda name, *_: (tmp_path / name).mkdir())
+    monkeypatch.setattr(zygote.jail, "CODE_UID", os.getuid())
+    monkeypatch.setattr(zygote.jail, "WORKSPACES", str(tmp_path))
+    monkeypatch.setattr(zygote.supervisor, "execute", execute)
+    (tmp_path / "here").mkdir()
+    bounds = {"disk_mb": 1, "max_files": 8, "all_files_mb": 1}
+    run = {"workspace": "here", "code": "", "limits": asdict(limits_of(SandboxConfig())), "at_once": 1, **bounds}
+    copy = {"op": "copy", "workspace": "copied", "source": "here", **bounds}
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(zygote._run, run, io.BytesIO(), None, None, None)
+        assert runs.wait(10)
+        copying = pool.submit(zygote._carry_out, copy, io.BytesIO())
+        assert not wait([copying], 0.3).done
+        ends.set()
+        assert copying.result(10) == ({}, []) and isinstance(running.exception(10), Cancelled)

@@ -130,7 +130,7 @@ def _equations(mark: str, text: str) -> Iterator[tuple[str, str]]:
         if line.strip().startswith(mark):
             expression = line.strip().removeprefix(mark)
             call, _, value = expression.rpartition(" == ") if mark == "assert " else (expression, "", below.strip())
-            with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            with contextlib.suppress(SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
                 yield ast.unparse(ast.parse(call, mode="eval")), repr(ast.literal_eval(value))
 
 

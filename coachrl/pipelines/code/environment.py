@@ -81,19 +81,19 @@ class CodeEnvironment(Environment):
 
     async def _worth(self, tests: Suite, reference: str, workspace: Workspace) -> float:
         """Share of the tests that the reference passes and that notice where its results are others: a test that every
-        program passes tests nothing. Each run has a workspace of its own: what one leaves tells the other nothing."""
-        passed = []
-        for program in (reference, off_by_one(reference, self.truth.entry_point)):
-            branch = await workspace.copy()
-            try:
-                passed.append((await self._run(program, tests, branch)).passed)
-            finally:
-                await branch.close()
+        program passes tests nothing."""
+        programs = (reference, off_by_one(reference, self.truth.entry_point))
+        passed = [(await self._run(program, tests, workspace)).passed for program in programs]
         return sum(right and not unnoticed for right, unnoticed in zip(*passed, strict=True)) / len(tests.assertions)
 
     async def _run(self, program: str, suite: Suite, workspace: Workspace) -> SuiteResult:
+        """In a copy of the workspace: what a run leaves tells no other one anything, of the task's own tests least."""
         joined = join_code(self.truth, None, program)
-        return await run_suite(workspace, joined, suite, self.truth.entry_point, self.timeout_s, self.truth.preamble)
+        branch = await workspace.copy()
+        try:
+            return await run_suite(branch, joined, suite, self.truth.entry_point, self.timeout_s, self.truth.preamble)
+        finally:
+            await branch.close()
 
 
 _WEIGHTS = {CODER: {"form": 0.1, "smoke": 0.1, "tests": 0.8}, TESTER: {"form": 0.2, "right": 0.8}}

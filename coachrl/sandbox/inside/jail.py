@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
 import platform
 import resource
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .calls import filter_program
@@ -85,35 +87,65 @@ def mount_bounded(target: str, disk_mb: int, max_files: int, mode: str = "0755")
     _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
 
-def make_workspace(name: str, disk_mb: int, max_files: int, all_files_mb: int) -> str:
-    """Mount an empty workspace and return its path. Raises OSError where those that are there take `all_files_mb`."""
+def make_workspace(name: str, size_mb: int, max_files: int, all_files_mb: int) -> str:
+    """Mount an empty workspace with room for `size_mb` and return its path. Raises OSError where it and those that are
+    there would take more than `all_files_mb`."""
     path = os.path.join(WORKSPACES, name)
-    if _used_mb(os.listdir(WORKSPACES)) >= all_files_mb:
-        raise OSError(f"the workspaces hold {all_files_mb} MiB together, which is all that they may")
-    os.mkdir(path)
-    mount_bounded(path, disk_mb, max_files)
+    with alone_in(WORKSPACES):
+        if _room_mb(os.listdir(WORKSPACES)) + size_mb > all_files_mb:
+            raise OSError(f"the workspaces hold {all_files_mb} MiB together, which is all that they may")
+        os.mkdir(path)
+        mount_bounded(path, size_mb, max_files)
     return path
 
 
 def fit_workspace(name: str, disk_mb: int, all_files_mb: int, at_once: int) -> None:
-    """Let the workspace grow to `disk_mb`, or to what is left of the `all_files_mb` of all workspaces where that is
-    less: `at_once` programs share it."""
-    left_mb = all_files_mb - _used_mb(os.listdir(WORKSPACES))
-    # A mount cannot be made smaller than what it holds, and a size of 0 would mean that there is no limit.
-    size_mb = min(disk_mb, _used_mb([name]) + max(left_mb // at_once, 1))
-    _mount(None, os.path.join(WORKSPACES, name), None, _MS_REMOUNT | _MS_NOSUID | _MS_NODEV, f"size={size_mb}m")
+    """Let the workspace grow to `disk_mb`, or by its share of what is left of the `all_files_mb` of all where that is
+    less: `at_once` programs share it. What it may grow to is taken from the others until it is shrunk."""
+    with alone_in(WORKSPACES):
+        used_mb = held_mb(name)
+        left_mb = all_files_mb - used_mb - _room_mb(other for other in os.listdir(WORKSPACES) if other != name)
+        _resize(name, min(disk_mb, used_mb + -(-max(left_mb, 0) // at_once)))
 
 
-def _used_mb(names: Iterable[str]) -> int:
-    """What the files of these workspaces take, in whole MiB or more."""
-    used = 0
+def shrink_workspace(name: str) -> None:
+    """Leave the workspace, in which nothing runs any more, the room that it fills, and the rest to others."""
+    with contextlib.suppress(OSError), alone_in(WORKSPACES):  # it has been dropped meanwhile
+        _resize(name, held_mb(name))
+
+
+def held_mb(name: str) -> int:
+    """What the files of a workspace take, in whole MiB or more. Raises OSError."""
+    room = os.statvfs(os.path.join(WORKSPACES, name))
+    return -((room.f_bfree - room.f_blocks) * room.f_frsize >> 20)
+
+
+def _room_mb(names: Iterable[str]) -> int:
+    """What these workspaces may take."""
+    room_mb = 0
     for name in names:
-        try:
+        with contextlib.suppress(FileNotFoundError):  # it has just been dropped
             room = os.statvfs(os.path.join(WORKSPACES, name))
-        except FileNotFoundError:  # it has just been dropped
-            continue
-        used += -((room.f_bfree - room.f_blocks) * room.f_frsize >> 20)
-    return used
+            room_mb += room.f_blocks * room.f_frsize >> 20
+    return room_mb
+
+
+def _resize(name: str, size_mb: int) -> None:
+    # A mount cannot be made smaller than what it holds, and a size of 0 would mean that there is no limit.
+    options = f"size={max(size_mb, 1)}m"
+    _mount(None, os.path.join(WORKSPACES, name), None, _MS_REMOUNT | _MS_NOSUID | _MS_NODEV, options)
+
+
+@contextlib.contextmanager
+def alone_in(folder: str) -> Iterator[None]:
+    """Wait until nobody else is in such a block for `folder`: no program runs in a workspace that is copied, also not
+    one whose host has just hung up. Raises OSError."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def drop_workspace(name: str) -> None:

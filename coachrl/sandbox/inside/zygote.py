@@ -11,6 +11,7 @@ The control socket is file 0. Agents' code never runs in this process or in one 
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import selectors
 import signal
@@ -96,12 +97,16 @@ def _carry_out(request: dict[str, Any], stream: BinaryIO) -> Answer:
     match request["op"]:
         case "ping":
             return {}, []
-        case "open" | "copy" as op:
-            jail.make_workspace(name, request["disk_mb"], request["max_files"], request["all_files_mb"])
-            if op == "copy":
-                files.copy(os.path.join(jail.WORKSPACES, request["source"]), root, owner=jail.CODE_UID)
-            for file, size in request.get("files", ()):
+        case "open":
+            _make(request, _size_mb(request["files"]))
+            for file, size in request["files"]:
                 files.write(root, file, wire.read_exactly(stream, size), owner=jail.CODE_UID)
+            return {}, []
+        case "copy":
+            source = os.path.join(jail.WORKSPACES, request["source"])
+            with jail.alone_in(source):
+                _make(request, jail.held_mb(request["source"]))
+                files.copy(source, root, owner=jail.CODE_UID)
             return {}, []
         case "files":
             return {"files": sorted(files.snapshot(root, request["max_files"]))}, []
@@ -113,6 +118,17 @@ def _carry_out(request: dict[str, Any], stream: BinaryIO) -> Answer:
             return {}, []
         case unknown:
             raise ValueError(f"there is no operation {unknown!r}")
+
+
+def _make(request: dict[str, Any], size_mb: int) -> None:
+    size_mb = max(1, min(size_mb, request["disk_mb"]))
+    jail.make_workspace(request["workspace"], size_mb, request["max_files"], request["all_files_mb"])
+
+
+def _size_mb(files: list[tuple[str, int]]) -> int:
+    """What files of these names and sizes take, in whole pages."""
+    pages = sum(-(-size // mmap.PAGESIZE) for _, size in files)
+    return -(-pages * mmap.PAGESIZE >> 20)
 
 
 def _run(
@@ -131,16 +147,19 @@ def _run(
         has_begun = True
         wire.send(stream, wire.BEGUN)
 
-    os.chmod(root, 0o755)  # an earlier execution may have locked it, and the next one could not enter
-    jail.fit_workspace(request["workspace"], limits.disk_mb, request["all_files_mb"], request["at_once"])
-    before = files.snapshot(root, limits.max_files)
-    try:
-        report = supervisor.execute(request["workspace"], request["code"], limits, host, interpreter, begun, cgroup)
-        after = files.snapshot(root, limits.max_files)
-    except BrokenPipeError:
-        raise
-    except (OSError, ValueError) as error:
-        if has_begun:
-            raise _BrokenByCode from error
-        raise
+    with jail.alone_in(root):
+        os.chmod(root, 0o755)  # an earlier execution may have locked it, and the next one could not enter
+        jail.fit_workspace(request["workspace"], limits.disk_mb, request["all_files_mb"], request["at_once"])
+        try:
+            before = files.snapshot(root, limits.max_files)
+            report = supervisor.execute(request["workspace"], request["code"], limits, host, interpreter, begun, cgroup)
+            after = files.snapshot(root, limits.max_files)
+        except BrokenPipeError:
+            raise
+        except (OSError, ValueError) as error:
+            if has_begun:
+                raise _BrokenByCode from error
+            raise
+        finally:
+            jail.shrink_workspace(request["workspace"])
     return report.header(files.changed(before, after)), report.streams

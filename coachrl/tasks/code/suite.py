@@ -114,7 +114,8 @@ def parse_suite(source: str) -> Suite:
     """Raises SuiteError where `source` is no Python, nests too deeply, or holds no assertion that can fail."""
     try:
         suite = Suite(source, tuple(ast.unparse(node.test) for node in _assertions(ast.parse(source))))
-        suite.instrumented  # noqa: B018 - made once, here, where what it cannot be made of is still an error of the tests
+        for text in (suite.instrumented, *suite.assertions):  # made and read once, here, where an error is the tests'
+            ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SuiteError(f"the tests are not Python: {error}") from error
     if not suite.assertions:

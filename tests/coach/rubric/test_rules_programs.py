@@ -187,6 +187,7 @@ def test_tests_are_held_to_what_a_right_program_passes_of_them(checks, points, c
         ("    assert prime_gaps(13) == [2]", 4.0),
         ("assert prime_gaps(14) == [1]", None),
         ("assert prime_gaps(13) != [1]", None),
+        ("assert prime_gaps(13) == {[1]: 2}", None),  # no value at all: a list is no key
     ],
 )
 def test_tests_that_contradict_the_example_of_the_task_are_capped(test, cap):

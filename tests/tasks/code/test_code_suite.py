@@ -1,5 +1,7 @@
 """Suites run as they are written, in the sandbox, and say which of their assertions held."""
 
+import ast
+
 import pytest
 
 from coachrl.tasks.code.suite import SuiteError, parse_suite, run_suite
@@ -127,3 +129,13 @@ async def test_nothing_of_it_runs_here(code_workspace, tmp_path):
 async def test_what_is_no_suite_is_refused(source, words):
     with pytest.raises(SuiteError, match=words):
         parse_suite(source)
+
+
+@pytest.mark.parametrize("text", ['f"{1:\'>3}"', 'f"{1!s:\'}#"', "rf'{1:\\x00}'"])
+async def test_a_suite_that_is_taken_can_be_read_again(text):
+    """Python 3.12 writes quotes in the format of an f-string so that it cannot read them itself."""
+    try:
+        suite = parse_suite(f"assert f(1) == {text}")
+    except SuiteError:
+        return
+    assert [ast.unparse(ast.parse(source)) for source in (suite.instrumented, *suite.assertions)]
