@@ -167,12 +167,14 @@ def _side_by_side(texts: Sequence[str]) -> str:
 
 
 def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens) -> str:
-    """`text` (cut in the middle where it is long, saying so) between two lines that it cannot hold itself."""
-    text = clip_tokens(text, window_tokens) or _NONE
+    """`text` between two lines that it cannot hold itself. Where it is long its middle is cut, and the first of the
+    lines says so too: what says it inside may be the text's own word."""
+    whole, text = text, clip_tokens(text, window_tokens) or _NONE
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
     while digest in text:
         digest = hashlib.sha256(digest.encode()).hexdigest()[:20]
-    return f"<<<{label} {digest}\n{text}\n{label} {digest}>>>"
+    cut = " (its middle is cut)" if whole and text != whole else ""
+    return f"<<<{label} {digest}{cut}\n{text}\n{label} {digest}>>>"
 
 
 def _description(request: CoachRequest, _: EvidenceConfig) -> str:
@@ -218,11 +220,16 @@ def _what_came_of(action: Action, window_tokens: int, prefix: str = "") -> list[
         shown = fenced(streams_of(execution), f"{prefix}TOOL_LOG", window_tokens)
         found.append(f"The code ended with state '{execution.state}'.\n{shown}")
     if action.tool_calls:
-        told = "\n".join(f"{call.call}\n=> {call.result}" for call in action.tool_calls)
+        told = "\n".join(f"{_indented(call.call)}\n=> {_indented(call.result)}" for call in action.tool_calls)
         found.append(f"It called tools:\n{fenced(told, f'{prefix}TOOL_CALLS', window_tokens)}")
     if action.result:
         found.append(f"The environment's answer:\n{fenced(action.result, f'{prefix}ENVIRONMENT', window_tokens)}")
     return found
+
+
+def _indented(text: str) -> str:
+    """`text` with its further lines indented, so that none of them passes for another call, or for what one gave."""
+    return "\n   ".join(text.splitlines())
 
 
 def streams_of(execution: Execution) -> str:
