@@ -18,11 +18,11 @@ What the odd replies mean (each has its row in the tests):
 Models that can be held to a JSON schema are given `verdict_schema`, and `json_instruction` in words.
 
 ``ANSWER_CORRECT: 0|1`` (JSON ``answer_correct``) is optional; ``N/A`` counts as not given. Hidden thoughts
-(``<think>...</think>``, and what other families of models write in its place) are never read, nor are lines quoted
-with ``>``, nor a suggested reply for the agent, which stands from a line that begins with ``<suggestion>`` to one that
-ends in ``</suggestion>`` (JSON ``suggestion``). A reply ends in its verdict: where more than emphasis, fences and
-``ANSWER_CORRECT`` follows the score, the line may be one that the coach quotes, and is an error. What cannot be told from a verdict is a refusal
-that quotes such a line and says nothing after it.
+(``<think>...</think>``, and what other families of models write in its place) are never read, nor are lines quoted with
+``>``, nor a suggested reply for the agent, which stands from a line that begins with ``<suggestion>`` to one that ends
+in ``</suggestion>`` (JSON ``suggestion``). A reply ends in its verdict: where more than emphasis, fences and
+``ANSWER_CORRECT`` follows the score, the line may be one that the coach quotes, and is an error. What cannot be told
+from a verdict is a refusal that quotes such a line and says nothing after it.
 """
 
 from __future__ import annotations
