@@ -73,6 +73,12 @@ def test_of_many_files_the_first_200_are_listed_and_the_others_counted() -> None
     assert listed(200)[-1] == "'f199'>" and listed(202)[-2:] == ["'f199'", "... and 2 more>"]
 
 
+def test_no_files_are_so_many_that_those_of_the_team_are_not_seen() -> None:
+    names = (*(f"a{number:03}" for number in range(300)), "model.pkl", "submission.csv")
+    listed = shown("files_before", request_for(make_action("modeler", "x", before=names))).split("; ")
+    assert listed[:3] == ["<FILES 'model.pkl'", "'submission.csv'", "'a000'"] and "102 more" in listed[-1]
+
+
 def test_the_error_stands_behind_what_was_printed_and_what_was_called_and_answered_follow() -> None:
     action = replace(
         coded("executor", "x", Execution("error", stdout=" 7\n", stderr="KeyError\n")),
