@@ -21,7 +21,7 @@ from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt, load_prompt
 from coachrl.resources import resource
 from coachrl.text import clip_tokens, nearest
-from coachrl.types import Action, Execution
+from coachrl.types import Action, Execution, Role
 
 Use = Literal["score", "retrospective", "preface"]
 
@@ -167,12 +167,14 @@ def _side_by_side(texts: Sequence[str]) -> str:
 
 
 def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens) -> str:
-    """`text` (cut in the middle where it is long, saying so) between two lines that it cannot hold itself."""
-    text = clip_tokens(text, window_tokens) or _NONE
+    """`text` between two lines that it cannot hold itself. Where it is long its middle is cut, and the first of the
+    lines says so too: what says it inside may be the text's own word."""
+    whole, text = text, clip_tokens(text, window_tokens) or _NONE
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
     while digest in text:
         digest = hashlib.sha256(digest.encode()).hexdigest()[:20]
-    return f"<<<{label} {digest}\n{text}\n{label} {digest}>>>"
+    cut = " (its middle is cut)" if whole and text != whole else ""
+    return f"<<<{label} {digest}{cut}\n{text}\n{label} {digest}>>>"
 
 
 def _description(request: CoachRequest, _: EvidenceConfig) -> str:
@@ -218,11 +220,16 @@ def _what_came_of(action: Action, window_tokens: int, prefix: str = "") -> list[
         shown = fenced(streams_of(execution), f"{prefix}TOOL_LOG", window_tokens)
         found.append(f"The code ended with state '{execution.state}'.\n{shown}")
     if action.tool_calls:
-        told = "\n".join(f"{call.call}\n=> {call.result}" for call in action.tool_calls)
+        told = "\n".join(f"{_indented(call.call)}\n=> {_indented(call.result)}" for call in action.tool_calls)
         found.append(f"It called tools:\n{fenced(told, f'{prefix}TOOL_CALLS', window_tokens)}")
     if action.result:
         found.append(f"The environment's answer:\n{fenced(action.result, f'{prefix}ENVIRONMENT', window_tokens)}")
     return found
+
+
+def _indented(text: str) -> str:
+    """`text` with its further lines indented, so that none of them passes for another call, or for what one gave."""
+    return "\n   ".join(text.splitlines())
 
 
 def streams_of(execution: Execution) -> str:
@@ -230,12 +237,20 @@ def streams_of(execution: Execution) -> str:
     return "\n".join(filter(None, (execution.stdout.strip(), execution.stderr.strip()))) or "(no output)"
 
 
-def _files(names: tuple[str, ...]) -> str:
-    """File names are the agents' own words too."""
+def _files(names: Sequence[str], team: Sequence[Role]) -> str:
+    """File names are the agents' own words too. Where there are too many to list, those that the team works with come
+    first: whether they are there is not to be hidden behind others."""
+    if len(names) > _MAX_FILES_SHOWN:
+        owed = {name for role in team for name in (*role.required_files, *role.needed_files)}
+        names = sorted(names, key=lambda name: name not in owed)
     listed = [repr(name) for name in names[:_MAX_FILES_SHOWN]]
     if len(names) > _MAX_FILES_SHOWN:
         listed.append(f"... and {len(names) - _MAX_FILES_SHOWN} more")
     return fenced("\n".join(listed), "FILES")
+
+
+def _listed(request: CoachRequest, names: Sequence[str], evidence: EvidenceConfig) -> str:
+    return _files(names, request.team) if evidence.files else _HIDDEN
 
 
 def _previous(request: CoachRequest, evidence: EvidenceConfig) -> str:
@@ -243,17 +258,17 @@ def _previous(request: CoachRequest, evidence: EvidenceConfig) -> str:
         return _HIDDEN
     if not request.previous:
         return "None: this agent acted first."
-    return "\n\n".join(_previous_action(action, evidence) for action in request.previous)
+    return "\n\n".join(_previous_action(action, request.team, evidence) for action in request.previous)
 
 
-def _previous_action(action: Action, evidence: EvidenceConfig) -> str:
+def _previous_action(action: Action, team: Sequence[Role], evidence: EvidenceConfig) -> str:
     pieces = [f"{action.role}, turn {action.turn + 1}:"]
     pieces.append(fenced(action.text, "EARLIER_OUTPUT", evidence.previous_tokens))
     if evidence.tool_log:
         pieces += _what_came_of(action, evidence.previous_tokens, "EARLIER_")
     if action.execution is not None and evidence.files:
         new = tuple(name for name in action.files_after if name not in action.files_before)
-        pieces.append("New files:\n" + _files(new) if new else "No new files.")
+        pieces.append("New files:\n" + _files(new, team) if new else "No new files.")
     return "\n".join(pieces)
 
 
@@ -280,8 +295,8 @@ FIELDS: dict[str, Callable[[CoachRequest, EvidenceConfig], str]] = {
     "agent_input": lambda request, evidence: fenced(request.action.prompt_text, "AGENT_INPUT", evidence.window_tokens),
     "agent_output": lambda request, evidence: fenced(request.action.text, "AGENT_OUTPUT", evidence.window_tokens),
     "tool_observation": _observation,
-    "files_before": lambda request, evidence: _files(request.action.files_before) if evidence.files else _HIDDEN,
-    "files_after": lambda request, evidence: _files(request.action.files_after) if evidence.files else _HIDDEN,
+    "files_before": lambda request, evidence: _listed(request, request.action.files_before, evidence),
+    "files_after": lambda request, evidence: _listed(request, request.action.files_after, evidence),
     "previous_agents": _previous,
     "outcome": _outcome,
     "residual": _residual,

@@ -18,11 +18,11 @@ What the odd replies mean (each has its row in the tests):
 Models that can be held to a JSON schema are given `verdict_schema`, and `json_instruction` in words.
 
 ``ANSWER_CORRECT: 0|1`` (JSON ``answer_correct``) is optional; ``N/A`` counts as not given. Hidden thoughts
-(``<think>...</think>``, and what other families of models write in its place) are never read, nor are lines quoted
-with ``>``, nor a suggested reply for the agent, which stands from a line that begins with ``<suggestion>`` to one that
-ends in ``</suggestion>`` (JSON ``suggestion``). A reply ends in its verdict: where more than emphasis and fences
-follows it, the line may be one that the coach quotes, and is an error. What cannot be told from a verdict is a refusal
-that quotes such a line and says nothing after it.
+(``<think>...</think>``, and what other families of models write in its place) are never read, nor are lines quoted with
+``>``, nor a suggested reply for the agent, which stands from a line that begins with ``<suggestion>`` to one that ends
+in ``</suggestion>`` (JSON ``suggestion``). A reply ends in its verdict: where more than emphasis, fences and
+``ANSWER_CORRECT`` follows the score, the line may be one that the coach quotes, and is an error. What cannot be told
+from a verdict is a refusal that quotes such a line and says nothing after it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def parse_verdict(reply: str) -> Verdict:
     answers = {_answer(one.value) for one in stated if one.key == "ANSWER_CORRECT"} - {None}
     if len(answers) > 1:
         raise CoachError("the reply contradicts itself: 0 and 1 for ANSWER_CORRECT")
-    replies.check_end(text, max(one.end for one in stated), "verdict")
+    after = text[max(one.end for one in stated if one.key == "PROCESS_SCORE") :]
+    replies.check_end(_LINE.sub("", after), 0, "verdict")  # the answer may stand behind the score
     answer = answers.pop() if answers else None
     return Verdict(score, answer, rationale_of(text, objects), suggestion or _suggested(objects))
 

@@ -31,9 +31,9 @@ def preferences(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterat
             best = None
         pairs = set()
         for item in group:
-            if item.correction and HIGHEST_SCORE - item.score_0_10 >= gap:
+            if item.correction and _is_better(HIGHEST_SCORE, item, gap):
                 kind, chosen, score = "correction", item.correction, None
-            elif best is not None and best.score_0_10 - item.score_0_10 >= gap and best.action.text != item.action.text:
+            elif best is not None and _is_better(best.score_0_10, item, gap) and best.action.text != item.action.text:
                 kind, chosen, score = "sibling", best.action.text, best.score_0_10
             else:
                 left_out["without a better reply"] += 1
@@ -45,3 +45,8 @@ def preferences(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterat
             replies = {"chosen": [said(chosen)], "rejected": [said(item.action.text)]}
             scores = {"score_chosen": score, "score_rejected": item.score_0_10}
             yield kind, {"prompt": item.prompt, **replies, **item.columns, "source": kind, **scores}
+
+
+def _is_better(score_0_10: float, than: ScoredReply, gap: float) -> bool:
+    """Equal scores prefer neither, whatever the gap."""
+    return score_0_10 > than.score_0_10 and score_0_10 - than.score_0_10 >= gap

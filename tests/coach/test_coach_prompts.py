@@ -82,6 +82,13 @@ def test_long_texts_lose_their_middle_and_say_so() -> None:
     assert shown.count("x1") < 100
 
 
+def test_a_text_that_says_itself_that_it_was_cut_is_told_from_one_that_was() -> None:
+    told = fenced("so it is\n[... about 900 tokens cut ...]\n42", "AGENT_OUTPUT").splitlines()[0]
+    cut = fenced("so it is " + "x1 " * 3000, "AGENT_OUTPUT", window_tokens=100).splitlines()[0]
+    assert "cut" not in told and cut.endswith(" (its middle is cut)")
+    assert "cut" not in fenced("", "AGENT_OUTPUT").splitlines()[0]
+
+
 @given(st.text(), st.integers(16, 200))
 def test_a_cut_text_keeps_both_ends_and_stays_near_its_window(text: str, window: int) -> None:
     cut = clip_tokens(text, window)

@@ -97,3 +97,9 @@ def test_what_scored_well_is_shown_as_it_is_and_what_did_not_as_it_was_mended(tm
     ]
     below = {} if least == 0 else {f"scored below {8.0 if least is None else least:g}": 1}
     assert dict(left_out) == {**below, "cut off": 1}
+
+
+def test_equal_scores_make_no_pair_whatever_the_gap(tmp_path):
+    run = replied(tmp_path, ("t", "one", 6.0), ("t", "two", 6.0), ("t", "best", 10.0), suggestions={2: "other words"})
+    assert pairs(run, min_gap=0.0)[0] == [("best", "one", 10.0, 6.0), ("best", "two", 10.0, 6.0)]
+    assert pairs(replied(tmp_path / "two", ("t", "one", 6.0), ("t", "two", 6.0)), min_gap=0.0)[0] == []

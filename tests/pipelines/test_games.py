@@ -1,13 +1,14 @@
 """Tool and planner in planpath, sokoban and sudoku: rewards by hand, order inside a turn, variants, refusals."""
 
 import asyncio
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coachrl.config import PipelineConfig, RoleConfig, SandboxConfig
-from coachrl.config.tasks import PlanPathTasks
+from coachrl.config.tasks import PlanPathTasks, SokobanTasks
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.team.roles import with_swapped_policies
@@ -17,7 +18,7 @@ from coachrl.pipelines.worlds.sokoban import SokobanEnvironment
 from coachrl.pipelines.worlds.sudoku import SudokuEnvironment
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.worlds.planpath import Maze, generate_planpath
-from coachrl.tasks.worlds.sokoban import Level, Position
+from coachrl.tasks.worlds.sokoban import Level, Position, generate_sokoban, solve
 from coachrl.tasks.worlds.sudoku import Sudoku, filled_in, has_duplicates, solutions
 from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedPolicy
@@ -66,7 +67,7 @@ def grid(**options):
         ("planner", "[]", 0.0, 0.1),
         ("planner", "up", 0.0, 0.0),
         ("planner", "[R,R,D,D,L,L,U,U]", 1.0, 0.1 + 0.1 * 0.75 + 0.8 * 0.75),  # past the goal
-        ("planner", f"[{','.join('RL' * 400)}]", 0.0, 0.2),
+        ("planner", f"[{','.join('RL' * 400)}]", 0.0, 0.1 + 0.1 * 12 / 800),  # of which 12 are made
         ("planner", f"[{','.join('RL' * 501)}]", 0.0, 0.0),  # longer than any solution
         ("tool", SHORTEST, 1.0, 1.0),
         ("tool", "[R]", 0.0, 0.2 + 0.8 / 6),  # the first step of six
@@ -78,6 +79,37 @@ def grid(**options):
 )
 def test_planpath_rewards(role, text, team, local):
     assert rewards(maze, role, text) == (team, local)
+
+
+def blindly_solved(environment, tasks, turns=4):
+    """The share of worlds that one list of a thousand moves solves, said in each turn, whatever the map."""
+    rng = random.Random(1)
+    moves = "".join(rng.choice("UDLR") * rng.choice([1, 1, 2, 3, 5]) for _ in range(1000))[:1000]
+    solved = 0
+    for task in tasks:
+        board = environment(task.ground_truth, mover="planner")
+        for _ in range(turns):
+            act(board, "planner", f"[{','.join(moves)}]")
+        solved += board.solved
+    return solved / len(tasks)
+
+
+def test_a_list_that_looks_at_no_map_solves_few():
+    """Of mazes it solved all, and of levels half, while it was carried out to its end."""
+    mazes = generate_planpath(PlanPathTasks(heldout_count=100), 0, "heldout")
+    levels = generate_sokoban(SokobanTasks(heldout_count=100), 0, "heldout")
+    assert blindly_solved(PlanPathEnvironment, mazes) < 0.3
+    assert blindly_solved(SokobanEnvironment, levels) < 0.4
+    for task in levels:
+        assert len(solve(task.ground_truth)) < task.ground_truth.most_moves / 2
+
+
+def test_the_moves_of_an_episode_are_counted_over_its_turns():
+    board = maze(mover="planner")
+    said = [act(board, "planner", "[R,L,R,L,R]").text for _ in range(3)]
+    assert [" An episode has 12 moves, and no more were made." in words for words in said] == [False, False, True]
+    assert board.moves == 12
+    assert act(board, "planner", SHORTEST).text.startswith("No move was made.")
 
 
 @pytest.mark.parametrize("role", ["planner", "tool"])
@@ -95,7 +127,8 @@ def test_standing_still_never_pays_as_much_as_the_optimal_path(role, alpha):
         ("planner", "[U,R]", 0.0, 0.2),  # walking about
         ("planner", "[L,L,U,U]", 0.0, 0.1 + 0.1 / 4),  # one of four moves
         ("planner", "[D,R,U,U]", 0.0, 0.1 + 0.1 * 0.75),  # the last one pushes at the border, and the box is stuck
-        ("planner", f"[{','.join('UD' * 400)},R]", 1.0, 1.0),
+        ("planner", f"[{','.join('UD' * 8)},R]", 1.0, 1.0),
+        ("planner", f"[{','.join('UD' * 400)},R]", 0.0, 0.1 + 0.1 * 24 / 801),  # of which 24 are made
         ("tool", "[R]", 1.0, 1.0),
         ("tool", "[D,R,U]", 0.0, 0.2),  # legal, but the box is farther from its goal
         ("tool", "[U,D]", 0.0, 0.2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.caps import parse_caps
@@ -20,7 +21,8 @@ _ABSENCE = re.compile(
     r"not (?:found|available|there|present|exist)|n't (?:exist|find|there)",
     re.IGNORECASE,
 )
-_FITS = re.compile(r"\.(?:\w*fit\w*|train)\s*\(")
+_FITS = re.compile(r"\b(?:\w*fit\w*|train)\s*\(")
+_NO_MODEL = re.compile(r"NotFittedError|[Pp]ickl|EOFError|no attribute 'predict")
 _EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.MULTILINE)
 FILE_CAPS = parse_caps(
     {
@@ -159,24 +161,32 @@ def _wrong_estimator(request: CoachRequest) -> list[Rule]:
 
 def _unfitted_model(request: CoachRequest) -> list[Rule]:
     """The agent that saves a model on which nothing was ever fitted pays, not the one that cannot predict with it."""
-    if not _saves_unfitted(request.role, request.action):
+    if not _saves_unfitted(request.role, request.action, request.previous):
         return []
     return [Cap(FILE_CAPS.of_situation("unfit_files"), f"saved {MODEL} without fitting it")]
 
 
-def _saves_unfitted(role: Role, action: Action) -> bool:
-    """Whether code that ran made an estimator, fitted nothing, and owes the model that is there now."""
+def _saves_unfitted(role: Role, action: Action, previous: Sequence[Action]) -> bool:
+    """Whether code that ran left the model that its agent owes and made an estimator in it, or the file itself, and
+    neither it nor the agent's programs before it fitted anything."""
+    if MODEL not in role.required_files or MODEL not in action.files_after or not ran(action.execution):
+        return False
     code = action.code or ""
-    saved = MODEL in role.required_files and MODEL in action.files_after and ran(action.execution)
-    return saved and any(estimators_in(code).values()) and not _FITS.search(code)
+    made = MODEL not in action.files_before or any(estimators_in(code).values())
+    own = [earlier.code or "" for earlier in previous if earlier.role == role.name and earlier.index < action.index]
+    return made and not any(_FITS.search(program) for program in (*own, code))
 
 
 def _crashed_on_unfitted(request: CoachRequest) -> bool:
     """Whether the action's code failed on a model that an earlier agent saved unfitted."""
-    if MODEL not in request.role.needed_files or "NotFittedError" not in error_line(request.action.execution):
+    if MODEL not in request.role.needed_files or not _NO_MODEL.search(error_line(request.action.execution)):
         return False
     roles = {role.name: role for role in request.team}
-    return any(_saves_unfitted(roles[earlier.role], earlier) for earlier in request.previous if earlier.role in roles)
+    return any(
+        _saves_unfitted(roles[earlier.role], earlier, request.previous)
+        for earlier in request.previous
+        if earlier.role in roles
+    )
 
 
 def _outcome_caps(request: CoachRequest) -> list[Rule]:
@@ -189,7 +199,10 @@ def _outcome_caps(request: CoachRequest) -> list[Rule]:
 
 
 def _missing_inputs(request: CoachRequest) -> list[str]:
-    return [name for name in request.role.needed_files if name not in request.action.files_before]
+    """What the agent needs and was not given. What was there in an earlier turn of its own it took away itself."""
+    own = (earlier for earlier in request.previous if earlier.role == request.role.name)
+    given = {name for action in (*own, request.action) for name in action.files_before}
+    return [name for name in request.role.needed_files if name not in given]
 
 
 def _missing_outputs(request: CoachRequest) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
 from coachrl.coach.base import CoachRequest
 from coachrl.pipelines.parts import part_is_done, turn_in_part
+from coachrl.tasks.code.cooperation import parse_code
 from coachrl.types import HIGHEST_SCORE, Execution
 
 
@@ -79,12 +81,19 @@ def part_ends(request: CoachRequest) -> bool:
     return part_is_done(request.role, request.action, turn_in_part(request.action, request.previous))
 
 
+def _program(code: str | None) -> str:
+    """The code as Python reads it, or as it stands where it is no Python."""
+    tree = parse_code(code or "")
+    return ast.unparse(tree) if tree is not None else (code or "").strip()
+
+
 def same_code_failed_before(request: CoachRequest) -> bool:
-    """Whether this agent ran the very same code earlier in its part, and it failed then."""
+    """Whether this agent ran the same code earlier in its part, but for comments and white space, and it failed
+    then."""
     return any(
         earlier.role == request.role.name
         and earlier.execution is not None
         and not ran(earlier.execution)
-        and earlier.code == request.action.code
+        and _program(earlier.code) == _program(request.action.code)
         for earlier in request.previous
     )

@@ -21,6 +21,7 @@ _FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _ENOUGH_TESTS = 4
 _NO_CODE_CAP = 2.0
 _CONTRARY_CAP = 4.0
+_STUB_CAP = 3.0
 
 
 def is_programming(request: CoachRequest) -> bool:
@@ -58,6 +59,8 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
     if not defines(code, entry_point):
         return [RubricPoints(0, 3, f"does not define {entry_point}"), Cap(_NO_CODE_CAP, f"no function {entry_point}")]
     rules: list[Rule] = [RubricPoints(3, 3, f"defines {entry_point}")]
+    if _is_stub(code, entry_point):
+        rules.append(Cap(_STUB_CAP, f"{entry_point} makes nothing of what it is given"))
     if uses_aux:
         rules += _cooperation(code, entry_point)
     outcome = request.outcome
@@ -67,6 +70,15 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
         if share < 1 or (request.action.reward is None and not outcome.success):
             rules.append(Cap(3.0 + 3 * share, "the program fails some tests"))
     return rules
+
+
+def _is_stub(code: str, entry_point: str) -> bool:
+    """Whether the function names none of its parameters, as `pass` and a constant do."""
+    named = [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef) and node.name == entry_point]
+    nodes = [node for function in named[-1:] for node in ast.walk(function)]
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return bool(parameters) and parameters.isdisjoint(used)
 
 
 def _cooperation(code: str, entry_point: str) -> list[Rule]:
@@ -96,7 +108,7 @@ def _tests(code: str, entry_point: str) -> list[Rule]:
     except SuiteError as error:
         return [RubricPoints(0, 5, str(error)), Cap(_NO_CODE_CAP, str(error))]
     trees = [ast.parse(text, mode="eval").body for text in suite.assertions]
-    calling = sum(any(isinstance(n, ast.Name) and n.id == entry_point for n in ast.walk(tree)) for tree in trees)
+    calling = sum(_calls(tree, entry_point) for tree in trees)
     worked_out = sum(isinstance(tree, ast.Compare) and _is_literal(tree.comparators[-1]) for tree in trees)
     distinct = len(set(suite.assertions))
     rules: list[Rule] = [
@@ -107,6 +119,12 @@ def _tests(code: str, entry_point: str) -> list[Rule]:
         RubricPoints(min(1.0, distinct / _ENOUGH_TESTS), 1, f"{distinct} different assertions"),
     ]
     return rules if calling else [*rules, Cap(3.0, f"no assertion calls {entry_point}")]
+
+
+def _calls(tree: ast.expr, name: str) -> bool:
+    """Whether the function is called, or handed to something that calls it."""
+    called = (part for node in ast.walk(tree) if isinstance(node, ast.Call) for part in (node.func, *node.args))
+    return any(isinstance(part, ast.Name) and part.id == name for part in called)
 
 
 def _right_tests(request: CoachRequest, code: str) -> list[Rule]:

@@ -146,7 +146,10 @@ class Game(Environment, Generic[A, S]):
 
 class MoveGame(Game[Moves, S]):
     """A game whose answers are moves of one figure. Planner: share of legal moves. Tool: `faultless`, no move that is
-    not legal. Both: what is `gained`. Walking about earns nothing, and an empty list has its format only."""
+    not legal. Both: what is `gained`. Walking about earns nothing, and an empty list has its format only.
+
+    The figure makes as many moves in an episode as the puzzle can take (`most_moves`), and those that an answer names
+    beyond that are not legal: a list of a thousand moves that looks at no map would come by the goal of almost any."""
 
     faultless: ClassVar[str]
 
@@ -166,13 +169,16 @@ class MoveGame(Game[Moves, S]):
         return parse_moves(text)
 
     def carry_out(self, answer: Moves) -> Trial[S]:
-        walked = walk(self.puzzle, self.state, answer)
+        made = answer[: self.puzzle.most_moves - self.moves]
+        walked = walk(self.puzzle, self.state, made)
         gained, legal = self.gained(walked.end, len(answer)), sum(walked.legal)
         checks = {
             "planner": {"legal": share(legal, len(answer)), "gained": gained},
-            "tool": {self.faultless: float(bool(answer) and all(walked.legal)), "gained": gained},
+            "tool": {self.faultless: float(0 < len(answer) == legal), "gained": gained},
         }
-        words = f"{told(answer, walked.legal)} {self.progress(walked.end)}"
+        words = f"{told(made, walked.legal)} {self.progress(walked.end)}"
+        if len(made) < len(answer):
+            words += f" An episode has {self.puzzle.most_moves} moves, and no more were made."
         return Trial(walked.end, checks, words, legal)
 
     def draw(self, state: S) -> str:

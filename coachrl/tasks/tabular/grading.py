@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from coachrl.errors import TaskError
 from coachrl.files import bounded_file
 from coachrl.tasks.tabular.metrics import (
+    RANKED_METRICS,
     SCORE_METRICS,
     Classified,
     Regressed,
@@ -126,7 +127,8 @@ def table2(results: Iterable[tuple[str, Outcome]]) -> dict[str, float]:
 def read_answers(truth: TabularTruth) -> pd.DataFrame:
     """The answers as text, indexed by comparable id.
 
-    Raises TaskError where an id repeats, a target is missing, or the metric is undefined even for perfect predictions.
+    Raises TaskError where an id repeats, a target is missing, or the metric is undefined even for perfect predictions,
+    or for labels without an order.
     """
     wanted = [truth.id_column, *truth.target_columns]
     answers = read_text_columns(truth.answer_csv, wanted)
@@ -142,6 +144,12 @@ def read_answers(truth: TabularTruth) -> pd.DataFrame:
             raise TaskError(
                 f"{truth.answer_csv}: column {column!r} holds {_show(value)}, not a {truth.category} target"
             )
+    unordered = [labels[0] for labels in truth.labels if not _are_numbers(labels)]
+    if truth.metric in RANKED_METRICS and unordered:
+        raise TaskError(
+            f"{truth.answer_csv}: {truth.metric} counts how far labels are apart, and {_show(unordered[0])} has no "
+            "place in an order: write numbers, or take another metric"
+        )
     answers = answers.set_index(ids)[list(truth.target_columns)]
     try:
         _metrics(answers, answers, truth)
@@ -186,11 +194,15 @@ def read_header(path: Path) -> list[str]:
 
 
 def sorted_labels(values: Iterable[str]) -> tuple[str, ...]:
-    """The distinct labels in order, whole numbers by size and written plainly ("1.0" as "1")."""
+    """The distinct labels in order: numbers by size, whole ones written plainly ("1.0" as "1")."""
     labels = set(values)
     if all(_WHOLE.fullmatch(label) for label in labels):
         return tuple(sorted({_plain(label) for label in labels}, key=int))
-    return tuple(sorted(labels))
+    return tuple(sorted(labels, key=float if _are_numbers(labels) else str))
+
+
+def _are_numbers(labels: Iterable[str]) -> bool:
+    return all(map(_NUMBER.fullmatch, labels))
 
 
 def _parse(csv_bytes: bytes, truth: TabularTruth, answer_rows: int) -> pd.DataFrame:

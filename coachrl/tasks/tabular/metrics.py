@@ -16,6 +16,8 @@ from sklearn import metrics as sk
 ALIASES = {"auc": "roc_auc", "qwk": "quadratic_weighted_kappa"}
 # Metrics for which a two-class submission may hold scores of the positive class in place of labels.
 SCORE_METRICS = frozenset({"roc_auc", "normalized_gini", "log_loss"})
+# Metrics for which one label is nearer than another: by their places in the order of the task's labels.
+RANKED_METRICS = frozenset({"quadratic_weighted_kappa"})
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,11 @@ class Maze(Map):
                     queue.append(neighbour)
         return steps
 
+    @property
+    def most_moves(self) -> int:
+        """There and back from wherever a shortest path is longest."""
+        return 2 * max(self.steps_to_goal.values())
+
     def shortest_path(self, cell: Cell) -> tuple[str, ...]:
         """Moves of one shortest path to the goal."""
         path: list[str] = []

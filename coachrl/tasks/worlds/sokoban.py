@@ -74,6 +74,11 @@ class Level(Map):
             return None
         return Position(target, at.boxes - {target} | {behind})
 
+    @property
+    def most_moves(self) -> int:
+        """A generated level is no more steps away from its solution; one of your own that is larger gets more."""
+        return max(_STEPS_BACKWARDS, 4 * self.size) * len(self.goals)
+
     def is_dead(self, at: Position) -> bool:
         """Whether a box that is on no goal stands in a corner, where nothing can move it any more."""
         return any(self._is_corner(box) for box in at.boxes - self.goals)

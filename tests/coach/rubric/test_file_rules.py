@@ -166,8 +166,47 @@ def test_only_who_was_handed_an_unfitted_model_is_not_to_blame_for_it() -> None:
     saved = coded("modeler", "pickle.dump(Ridge(), f)", Execution("ok"), before=before, after=(*before, "model.pkl"))
     own = coded("modeler", "model.predict(X)", crash, before=(*before, "model.pkl"), turn=1, index=1)
     assert "own bug" in scored(own, saved)[1]
-    loaded = coded("modeler", "model = load()", Execution("ok"), before=before, after=(*before, "model.pkl"))
-    assert scored(loaded)[0] == 8.5  # what it made nothing of may have been fitted before
+    fitted = coded("modeler", "model.fit(X, y); save('best')", Execution("ok"), before=before, after=(*before, "best"))
+    loaded = coded("modeler", "copy('best')", Execution("ok"), before=before, after=(*before, "model.pkl"), turn=1)
+    assert scored(replace(loaded, index=1), fitted)[0] == 8  # of what it had fitted before
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "EOFError: Ran out of input",
+        "_pickle.UnpicklingError: invalid load key, 'x'.",
+        "AttributeError: 'dict' object has no attribute 'predict'",
+    ],
+)
+def test_a_file_of_the_models_name_is_no_model(error: str) -> None:
+    before = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
+    junk = coded("modeler", "open('model.pkl', 'w')", Execution("ok"), before=before, after=(*before, "model.pkl"))
+    given, why = scored(junk)
+    assert given == 4 and "saved model.pkl without fitting it" in why
+    crash = coded("analyst", "load()", Execution("error", stderr=error), before=(*before, "model.pkl"), index=1)
+    given, why = scored(crash, junk)
+    assert given == 5 and "crashed on a model.pkl that was never fitted; not its own fault" in why
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        make_action("analyst", "X_test.pkl is missing.", turn=1, index=1),
+        coded("analyst", "load()", Execution("error", stderr="FileNotFoundError: X_test.pkl"), before=("model.pkl",)),
+    ],
+    ids=["reported", "crashed"],
+)
+def test_nobody_owes_a_file_again_that_the_agent_took_away(then: Action) -> None:
+    took = coded("analyst", "os.remove('X_test.pkl')", Execution("ok", stdout="a"), before=NEEDED, after=("model.pkl",))
+    given, why = scored(replace(then, turn=1, index=1, files_before=("model.pkl",)), took)
+    assert given <= 4.5 and "owed by engineer" not in why
+
+
+def test_a_comment_makes_no_other_program() -> None:
+    first = coded("engineer", "a = b", CRASH)
+    again = coded("engineer", "a  =  b  # once more", CRASH, turn=1, index=1)
+    assert scored(again, first)[0] == 1
 
 
 def test_unfit_inputs_are_those_that_others_were_last_seen_to_leave() -> None:

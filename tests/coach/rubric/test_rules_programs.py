@@ -44,16 +44,35 @@ def falling(scores):
     return all(before > after for before, after in pairwise(scores))
 
 
-FUNCTION = block("def prime_gaps(limit):\n    return []")
+FUNCTION = block("def prime_gaps(limit):\n    return [limit]")
 WITH_AUX = block("def prime_gaps(limit):\n    return [aux(n) for n in range(limit)]")
 WRAPPER = block("def prime_gaps(limit):\n    return aux(limit)")
 
 
 @PROMPT_STYLES
 def test_a_coder(prompt_style):
-    tries = [FUNCTION, "def prime_gaps(limit):\n    return []", block("def other(limit):\n    return []"), "I cannot."]
+    tries = [
+        FUNCTION,
+        "def prime_gaps(limit):\n    return [limit]",
+        block("def other(limit):\n    return []"),
+        "I cannot.",
+    ]
     assert falling([score("code", "coder", text, prompt_style) for text in tries])
     assert score("code", "coder", FUNCTION, prompt_style, finish="length") == 4.0
+
+
+@pytest.mark.parametrize("body", ["pass", "return []", "raise NotImplementedError"])
+def test_a_function_that_looks_at_nothing_is_no_program(body):
+    stub = block(f"def prime_gaps(limit):\n    {body}")
+    assert score("code", "coder", stub) == 3.0
+    assert "prime_gaps makes nothing of what it is given" in reasons("code", "coder", stub)
+
+
+def test_an_assertion_that_names_the_function_does_not_yet_call_it():
+    named = block("assert (prime_gaps, 1)[1] == 1\nassert prime_gaps == 2")
+    assert "0 of 2 assertions call prime_gaps" in reasons("code", "tester", named)
+    handed = block("assert list(map(prime_gaps, [3])) == [[1]]\nassert prime_gaps(2) == []")
+    assert "2 of 2 assertions call prime_gaps" in reasons("code", "tester", handed)
 
 
 @PROMPT_STYLES

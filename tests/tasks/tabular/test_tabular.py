@@ -316,9 +316,22 @@ def test_one_row_submissions_fail(prices, flowers):
     assert not grade_submission(b"key,flower\na,rose\n", flowers).success
 
 
-def test_labels_sort_whole_numbers_by_size():
+def test_labels_sort_numbers_by_size():
     assert sorted_labels(["10", "9.0", "1"]) == ("1", "9", "10")
+    assert sorted_labels(["10.5", "9.5", "-2.5"]) == ("-2.5", "9.5", "10.5")
     assert sorted_labels(["b", "10", "a"]) == ("10", "a", "b")
+
+
+def test_how_far_labels_are_apart_is_counted_in_their_order(tmp_path):
+    halves = truth_of(tmp_path, {"id": [1, 2, 3, 4], "y": [2.5, 9.5, 10.5, 2.5]}, "quadratic_weighted_kappa")
+    near, far = (
+        grade_submission(csv_of({"id": [1, 2, 3, 4], "y": guessed}), halves).metrics["quadratic_weighted_kappa"]
+        for guessed in ([2.5, 9.5, 9.5, 2.5], [2.5, 9.5, 2.5, 2.5])
+    )
+    assert near > far
+    words = truth_of(tmp_path, {"id": [1, 2], "y": ["low", "high"]}, "quadratic_weighted_kappa")
+    with pytest.raises(TaskError, match=r"counts how far labels are apart, and 'high' has no place in an order"):
+        grade_submission(b"id,y\n1,low\n2,high\n", words)
 
 
 def ok(**metrics: float) -> Outcome:

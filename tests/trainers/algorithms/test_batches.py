@@ -35,6 +35,7 @@ def test_advantages_are_one_value_for_all_tokens_or_one_for_each_and_0_where_non
         ({"x": None}, "the advantage of action x is no finite number"),
         ({"x": 1.0, "z": 2.0}, "given for 'z', which is no action of the step"),
         ({"y": math.nan}, "the advantage of action y is no finite number"),
+        ({"y": 1e39}, "the advantage of action y is no finite number of 32 bits"),
         ({"x": 1.0, "y": np.array([0.0, 1.0, math.inf])}, "the advantage of action y is no finite number"),
         (np.zeros(4), r"advantages have the shape \(4,\), and the samples 6 tokens in all"),
     ],

@@ -325,13 +325,12 @@ def test_however_many_fail_no_advantage_is_undefined_and_what_is_left_moves_noth
         assert not any(got[s.action_id].any() for s in team if lost(s))
 
 
-@in_modes([mode for mode in FAIR if mode.get("returns") in (None, "own")])
+@every_fair_mode
 @few
 @given(batches(), st.sampled_from(["role", "length", "half"]))
-def test_where_returns_hold_no_later_action_those_that_failed_are_as_if_they_had_not_been_there(options, batch, kind):
-    """Failures that depend on what failed: a whole role, long replies. They can move no mean that they are not in."""
-    if options["name"] == "magrpo":
-        return  # its returns hold later actions
+def test_those_that_failed_are_as_if_they_had_not_been_there(options, batch, kind):
+    """Failures that depend on what failed: a whole role, long replies. They can move no mean that they are not in, and
+    in a centered sum they are 0."""
     team, rewards = seen_by(options, batch)
     lost = {
         s.action_id

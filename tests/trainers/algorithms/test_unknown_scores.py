@@ -172,3 +172,18 @@ def test_where_actions_are_compared_alone_an_unknown_one_leaves_its_group(option
     for action_id, value in got.items():
         np.testing.assert_array_equal(value, left.get(action_id, np.zeros(1)))
     assert batch.masked.get("unscored", 0) == len(lost)
+
+
+@pytest.mark.parametrize("returns", ["own", "centered_sum", "sum_as_in_the_paper"])
+@pytest.mark.parametrize("odd", [-np.inf, np.nan])
+def test_odd_log_probs_of_an_action_without_a_score_are_nobodys_penalty(returns, odd):
+    options = {"name": "reinforce_pp", "kl_beta": 0.1, "returns": returns}
+    team = [s for e in "abc" for s in played(e, {"x": 2}, length=2)]
+    rewards = without_score(random_rewards(team, seed=2), "a/x1")
+    broken = [
+        replace(s, old_logprobs_L=np.full_like(s.old_logprobs_L, odd)) if s.action_id == "a/x1" else s for s in team
+    ]
+    expected, _ = advantages(team, rewards, **options)
+    got, _ = advantages(broken, rewards, **options)
+    for action_id, value in expected.items():
+        np.testing.assert_array_equal(got[action_id], value)

@@ -123,9 +123,11 @@ def _at_tokens(
         else:
             named = zip(samples, given, sizes, strict=True)
             values_T = tokens.join([_of_action(sample, value, size) for sample, value, size in named])
-    if not np.isfinite(values_T).all():
-        at = int(np.searchsorted(np.cumsum(sizes), np.flatnonzero(~np.isfinite(values_T))[0], side="right"))
-        raise NotFinite(f"the advantage of action {samples[at].action_id} is no finite number")
+    with np.errstate(over="ignore"):
+        finite_T = np.isfinite(values_T.astype(np.float32))  # as it is trained on
+    if not finite_T.all():
+        at = int(np.searchsorted(np.cumsum(sizes), np.flatnonzero(~finite_T)[0], side="right"))
+        raise NotFinite(f"the advantage of action {samples[at].action_id} is no finite number of 32 bits")
     return values_T
 
 

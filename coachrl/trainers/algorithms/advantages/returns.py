@@ -155,8 +155,9 @@ def _own_returns(
         references = [s.ref_logprobs_L for s in samples if s.ref_logprobs_L is not None]
         if len(references) < len(samples):
             raise ValueError("kl_beta > 0 needs reference log-probs: call Backend.with_reference first")
-        gaps_T = tokens.join(s.old_logprobs_L for s in samples) - tokens.join(references)
-        rho_T -= kl_beta * gaps_T * tokens.spread(known_N.astype(float))
+        with np.errstate(invalid="ignore"):  # of what is left out, log-probs may be anything
+            gaps_T = tokens.join(s.old_logprobs_L for s in samples) - tokens.join(references)
+        rho_T -= kl_beta * np.where(np.repeat(known_N, tokens.lengths_N), gaps_T, 0.0)
     tokens.add_at_last(rho_T, rewards_N)
     return known_N, tokens.to_go(rho_T)
 

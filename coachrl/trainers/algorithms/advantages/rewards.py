@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms.advantages.own_reward import OwnReward
 from coachrl.types import Action, CoachScore, Episode
 
+_MOST = 1e38  # near the largest number of 32 bits
 RewardsOfEpisode = Callable[[Episode, Mapping[str, CoachScore], RewardConfig], Mapping[str, float | None]]
 
 
@@ -37,11 +37,12 @@ def action_rewards(
 
 
 def _finite(reward: float, action_id: str) -> float:
-    """One reward that is no number would make all advantages that it is compared with none."""
-    if not math.isfinite(reward):
+    """One reward that is no number would make all advantages that it is compared with none, and one beyond the numbers
+    of training, whose deviation has no end, would make all of them 0."""
+    if not abs(reward) <= _MOST:  # NaN fails this too
         raise ConfigError(
-            f"the reward of action {action_id} is {reward}: rewards must be finite; look at what the pipeline's "
-            "environment gives, and at reward.scale"
+            f"the reward of action {action_id} is {reward:g}: rewards must be finite, and at most {_MOST:g} in size; "
+            "look at what the pipeline's environment gives, and at reward.scale"
         )
     return reward
 

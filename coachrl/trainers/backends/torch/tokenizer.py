@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from coachrl.trainers.backends.torch.adapter_folders import whole_model
 from coachrl.trainers.backends.torch.models import read_config, why_not_loaded
 
 _MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
+_DELIMITER = re.compile(r"\S*[^\w\s]\S*")  # no word, and no white space
 
 
 class ChatTokenizer:
@@ -39,7 +41,7 @@ class ChatTokenizer:
         self._knows_thinking = "enable_thinking" in str(template)
         # In the form that calls are read in; templates that teach another form are told of tools in words instead.
         self.knows_tools = "tools" in str(template) and "<tool_call>" in str(template)
-        self._special = sorted(self._tokenizer.all_special_tokens, key=len, reverse=True)
+        self._control = self._control_tokens()
         config = read_config(self.folder).get_text_config()
         self._vocabulary: int | None = getattr(config, "vocab_size", None)
         self.context_length = _context_length(self.folder, config)
@@ -97,7 +99,7 @@ class ChatTokenizer:
     def _render(self, messages: Sequence[Message], thinking: bool, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         options: dict[str, Any] = {"enable_thinking": thinking} if self._knows_thinking else {}
         if tools:
-            options["tools"] = [dict(tool) for tool in tools]
+            options["tools"] = [self._defused(tool) for tool in tools]
         try:
             text = str(
                 self._tokenizer.apply_chat_template(
@@ -120,17 +122,31 @@ class ChatTokenizer:
             )
         return ids
 
+    def _control_tokens(self) -> list[str]:
+        """The tokens by which the model tells turns apart, longest first: all that its tokenizer knows as special, not
+        those with a name alone (Llama 3 names neither `<|start_header_id|>` nor `<|eom_id|>`), and what the template
+        writes between turns (those of DeepSeek are not special)."""
+        added = self._tokenizer.added_tokens_decoder.values()
+        messages: list[Message] = [{"role": role, "content": _MARKER} for role in ("user", "assistant", "user")]
+        try:
+            turns, _, _ = self._render(messages, thinking=False).rpartition(_MARKER)
+        except PolicyError:  # it says so where it is asked for a conversation
+            turns = ""
+        between = (str(token) for token in added if str(token) in turns and _DELIMITER.fullmatch(str(token)))
+        special = (str(token) for token in added if token.special)
+        return sorted({*self._tokenizer.all_special_tokens, *special, *between}, key=len, reverse=True)
+
     def _defused(self, value: Any) -> Any:
-        """A message, or a part of one, with each of its texts defused."""
+        """A message, a tool's schema, or a part of one, with each of its texts defused."""
         if isinstance(value, Mapping):
-            return {key: self._defused(part) for key, part in value.items()}
+            return {self._defused(key): self._defused(part) for key, part in value.items()}
         if isinstance(value, (list, tuple)):
             return [self._defused(part) for part in value]
         return self._defuse(value) if isinstance(value, str) else value
 
     def _defuse(self, text: str) -> str:
-        """What a message quotes is data: special tokens spelled out in it must not end a turn or open another."""
-        for token in self._special:
+        """What a message quotes is data: control tokens spelled out in it must not end a turn or open another."""
+        for token in self._control:
             text = text.replace(token, f"{token[:1]} {token[1:]}")
         return text
 
