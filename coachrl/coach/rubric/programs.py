@@ -59,8 +59,6 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
     if not defines(code, entry_point):
         return [RubricPoints(0, 3, f"does not define {entry_point}"), Cap(_NO_CODE_CAP, f"no function {entry_point}")]
     rules: list[Rule] = [RubricPoints(3, 3, f"defines {entry_point}")]
-    if _is_stub(code, entry_point):
-        rules.append(Cap(_STUB_CAP, f"{entry_point} makes nothing of what it is given"))
     if uses_aux:
         rules += _cooperation(code, entry_point)
     outcome = request.outcome
@@ -69,6 +67,8 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
         rules.append(RubricPoints(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
         if share < 1 or (request.action.reward is None and not outcome.success):
             rules.append(Cap(3.0 + 3 * share, "the program fails some tests"))
+    elif _is_stub(code, entry_point):  # the tests tell better, where they are known
+        rules.append(Cap(_STUB_CAP, f"{entry_point} makes nothing of what it is given"))
     return rules
 
 
