@@ -2,6 +2,8 @@
 
 import copy
 import io
+import subprocess
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -193,3 +195,16 @@ def test_a_ground_truth_that_cannot_be_copied_is_shared(truth):
     copied = copy.deepcopy(task)
     assert copied.files is not task.files
     assert copied.ground_truth is truth or isinstance(truth, io.StringIO)
+
+
+def test_a_grader_that_hangs_holds_up_its_episode_and_not_the_end_of_the_program(tmp_path):
+    (tmp_path / "hanging.py").write_text("import time\ndef grade(answer, reference):\n    time.sleep(600)\n")
+    program = (
+        "import asyncio\n"
+        "from coachrl.pipelines.math.answers import grade_reply\n"
+        "from coachrl.tasks.math.problems import MathTruth\n"
+        "truth = MathTruth('5', grader='hanging:grade')\n"
+        "asyncio.run(asyncio.wait_for(grade_reply('\\\\boxed{5}', truth), 1))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.stderr.splitlines()[-1] == "TimeoutError"

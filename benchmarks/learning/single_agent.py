@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from coachrl.pipelines.base import Pipeline, Team
+from coachrl.pipelines.math.answers import grade_reply
 from coachrl.prompts import parse_prompt
 from coachrl.sandbox.base import Workspace
-from coachrl.tasks.math.problems import MathTruth, grade_math
+from coachrl.tasks.math.problems import MathTruth
 from coachrl.types import Outcome, Role, Task
 
 PROMPT = parse_prompt(
@@ -34,4 +33,4 @@ class SingleAgent(Pipeline):
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         action = await team.solver.act(problem=task.prompt)
-        return await asyncio.to_thread(grade_math, action.text, self.truth(task, MathTruth))
+        return await grade_reply(action.text, self.truth(task, MathTruth))

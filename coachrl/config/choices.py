@@ -7,6 +7,7 @@ import dis
 import functools
 import importlib
 import inspect
+import logging
 import pkgutil
 import sys
 import traceback
@@ -19,8 +20,11 @@ from typing import Any
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.text import nearest, one_line, said
 
+log = logging.getLogger(__name__)
+
 _PACKAGE = Path(__file__).parent.parent
 _RAISE = dis.opmap["RAISE_VARARGS"]
+_read: dict[str, tuple[Any, int]] = {}  # by module: its spec, and when its file had been written, as last seen
 
 
 def check_choice(value: str, kind: str, shipped: Collection[str], example: str) -> str:
@@ -154,6 +158,7 @@ def import_by_path(path: str, kind: str) -> Any:
         close = nearest(module_name.removesuffix(".py").rpartition("/")[2].strip("."), _modules_beside(""))
         raise ConfigError(f"{shown}: '{one_line(module_name)}' is no module's name, as in my_module:my_name{close}")
     module = _imported(module_name, shown)
+    _warn_where_edited(module)
     own = _hidden_file(module_name, module)
     if own and (not hasattr(module, name) or module_name.partition(".")[0] in sys.stdlib_module_names):
         raise ConfigError(
@@ -182,6 +187,23 @@ def _imported(module_name: str, shown: str) -> ModuleType:
                 close = f", did you mean '{one_line(module_name.removesuffix('.py'))}'?"
             raise ConfigError(f"{shown}: no module '{missing}'{close}") from error
         raise ConfigError(f"{shown} cannot be imported: {raised_in(error)}") from error
+
+
+def _warn_where_edited(module: ModuleType) -> None:
+    """Once for each time that its file is written anew: Python reads a module once. `importlib.reload`, which reads it
+    again, gives it another spec."""
+    try:
+        written = Path(module.__file__ or "").stat().st_mtime_ns
+    except (AttributeError, OSError, ValueError):
+        return  # it has no file, or none any more
+    spec, before = _read.get(module.__name__, (None, 0))
+    _read[module.__name__] = (module.__spec__, written)
+    if spec is not None and spec is module.__spec__ and written != before:
+        log.warning(
+            "%s was written anew since it was imported, and this process goes on with what it read then: start another "
+            "one, or importlib.reload it before the next call",
+            one_line(str(module.__file__)),
+        )
 
 
 def _hidden_file(module_name: str, module: ModuleType) -> str:

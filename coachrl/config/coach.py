@@ -50,7 +50,9 @@ class RetrospectiveConfig(Section):
     prompt: Path | None = Field(
         None, description="Prompt of the retrospective pass; default prompts/coach/retrospective.md."
     )
-    api_base: str | None = Field(None, description="Base URL of its server; default: coach.api_base, for coach.name.")
+    api_base: Resumable[str | None] = Field(
+        None, description="Base URL of its server; default: coach.api_base, for coach.name."
+    )
 
 
 class StrategicConfig(Section):

@@ -6,6 +6,7 @@ import logging
 import re
 import secrets
 import sys
+import time
 from collections.abc import Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 _LONGEST_FORM = 65_536  # bytes
+_NO_FILES_S = 0.1
 _PAGE = re.compile(r"[1-9][0-9]{0,5}")
 _LENGTH = re.compile(r"[0-9]{1,5}")
 
@@ -72,6 +74,15 @@ def _part(entries: Iterable[Shown], number: int) -> tuple[list[Shown], int]:
 
 
 class _Server(ThreadingHTTPServer):
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except (
+            OSError
+        ):  # no file is left to open: who waits is there at once again, and would be asked for all the time
+            time.sleep(_NO_FILES_S)
+            raise
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in mid-page is no error; anything else is a line, and the server goes on."""
         error = sys.exception()

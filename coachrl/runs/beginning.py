@@ -21,7 +21,9 @@ from coachrl.text import counted, one_line
 from coachrl.types import Role, Task
 
 _SETTINGS, _FILE = "settings.json", "tasks.json"
-_KNOWN_OTHERWISE = re.compile(r"name|out|model|policies\..*\.(model|made_by)")
+_KNOWN_OTHERWISE = r"name|out|model|policies\..*\.(model|made_by)"
+_ADDRESSES = r".*\.api_base|pipeline\.options\.(host|port)"  # of servers, and of the machine that the run goes on with
+_MAY_DIFFER = re.compile("|".join([_KNOWN_OTHERWISE, _ADDRESSES, *map(re.escape, resumable_settings())]))
 _SHOWN = 5
 
 
@@ -54,7 +56,8 @@ def changed_settings(run: Run, config: RunConfig) -> str:
     if not isinstance(kept, Mapping):
         return f"{_SETTINGS} does not hold the settings of a run"
     now, given = _settings(config), _flat(config.model_dump(mode="json", exclude_defaults=True))
-    known = [key for key in {**kept, **now} if key in kept or key in given]
+    # Of those that were kept some may be free to change by now.
+    known = [key for key in {**kept, **now} if (key in kept or key in given) and not _MAY_DIFFER.fullmatch(key)]
     changed = [key for key in known if _shown(kept, key) != _shown(now, key)]
     told = [one_line(f"{key}: {_shown(kept, key)} -> {_shown(now, key)}") for key in changed[:_SHOWN]]
     more = f"; and {len(changed) - _SHOWN:,} more" if len(changed) > _SHOWN else ""
@@ -64,11 +67,10 @@ def changed_settings(run: Run, config: RunConfig) -> str:
 def _settings(config: RunConfig) -> dict[str, Any]:
     """As the run's config.yaml gives them back. A run may be moved: of a path its last name alone counts, and a model
     is known by its weights."""
-    flat, may_change = _flat(parse_yaml(dump_config(with_absolute_paths(config)), "settings")), resumable_settings()
     return {
         key: value.rpartition("/")[2] if isinstance(value, str) and value.startswith("/") else value
-        for key, value in flat.items()
-        if key not in may_change and not _KNOWN_OTHERWISE.fullmatch(key)
+        for key, value in _flat(parse_yaml(dump_config(with_absolute_paths(config)), "settings")).items()
+        if not _MAY_DIFFER.fullmatch(key)
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from coachrl.runs.folder import Run
 from coachrl.text import one_line
 
 _FILE = "models.json"
-_LOADED = (".safetensors", ".json", ".jinja", ".model")  # what a model is loaded from, and these two
-_VOCABULARY = ("vocab.txt", "merges.txt")
+# What a model is loaded from. Others put notes, results and states of trainers beside it, most of them JSON.
+_LOADED = re.compile(
+    r"[^.].*\.(safetensors|jinja|model)|(vocab|merges)\.txt"
+    r"|(\w*config|tokenizer\w*|special_tokens_map|added_tokens|vocab|chat_template|[^.].*\.index)\.json"
+)
 # Of a larger file 16 MiB are read, in pieces that are spread evenly over it: all of 7 billion weights would take a
 # quarter of a minute at each start, and who trains a model anew changes it everywhere.
 _WHOLE_BYTES, _PIECES, _PIECE_BYTES = 64 << 20, 1024, 16 << 10
@@ -109,8 +113,7 @@ def _commit(folder: Path) -> str:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    loaded = (file for file in folder.iterdir() if file.suffix in _LOADED or file.name in _VOCABULARY)
-    return {file.name: _digest(file) for file in sorted(loaded) if file.name[0] != "."}
+    return {file.name: _digest(file) for file in sorted(folder.iterdir()) if _LOADED.fullmatch(file.name)}
 
 
 def _digest(file: Path) -> str:

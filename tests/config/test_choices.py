@@ -2,6 +2,8 @@
 
 import asyncio
 import functools
+import importlib
+import os
 import signal
 import sys
 
@@ -246,3 +248,20 @@ def test_a_choice_is_a_shipped_name_or_an_import_path():
     with pytest.raises(ConfigError, match=said):
         find_class("reward", "coahc", {"coach": "json:loads"}, "m:f")
     assert find_class("reward", "coach", {"coach": "json:loads"}, "m:f")("1") == 1
+
+
+def test_a_module_that_was_edited_since_is_told_once_and_read_again_by_a_reload(here, caplog):
+    file = here / "edited_coach.py"
+
+    def imported(written_s):
+        os.utime(file, (written_s, written_s))
+        return import_by_path("edited_coach:score", "coach")()
+
+    file.write_text("def score():\n    return 1\n")
+    assert [imported(1000), imported(1000), caplog.text] == [1, 1, ""]
+    file.write_text("def score():\n    return 22\n")
+    assert [imported(2000), imported(2000)] == [1, 1]
+    assert caplog.text.count("edited_coach.py was written anew since it was imported") == 1
+    importlib.reload(sys.modules["edited_coach"])
+    assert imported(2000) == 22
+    assert caplog.text.count("written anew") == 1

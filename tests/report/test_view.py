@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import os
 import shutil
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from report_runs import CODE, synthetic_run
@@ -245,3 +250,34 @@ CONTRASTS = """() => {
     return [name, Math.min(...grounds.map((g) => (Math.max(ink, g) + 0.05) / (Math.min(ink, g) + 0.05)))];
   }));
 }"""
+
+
+def test_out_of_files_the_server_waits_and_does_not_spin(run):
+    """It stands in a process of its own, which may open few files."""
+    program = (
+        "import resource, sys; from pathlib import Path\n"
+        "from coachrl.report.view import make_server; from coachrl.runs.folder import Run\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))\n"
+        f"server = make_server(Run.open(Path({str(run.folder)!r})))\n"
+        "print(server.server_address[1], flush=True); server.serve_forever()\n"
+    )
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        )
+        stack.callback(process.kill)
+        address = ("127.0.0.1", int(process.stdout.readline()))
+        with contextlib.ExitStack() as connections:
+            for _ in range(30):  # most are taken, the others wait
+                one = connections.enter_context(socket.create_connection(address, timeout=20))
+                one.sendall(b"GET / HTTP/1.1\r\n")
+            time.sleep(1)
+            before = _cpu_s(process.pid)
+            time.sleep(2)
+            assert _cpu_s(process.pid) - before < 1
+        assert get(address, "/")[0] == 200
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

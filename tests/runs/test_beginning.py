@@ -191,6 +191,23 @@ def test_what_a_resume_may_change_a_hand_may_change(tmp_path):
         assert changed_settings(run, changed(key)) == "", key
 
 
+def test_addresses_of_servers_and_of_the_machine_are_free_to_change(tmp_path):
+    def settings(host):
+        return [
+            f"coach.ensemble=[{{name: openai/judge, api_base: 'http://{host}/v1'}}, {{name: rules}}]",
+            f"coach.retrospective.api_base=http://{host}/v1",
+            f"pipeline.options={{host: {host}, port: {len(host)}, roles: {{critic: {{api_base: 'http://{host}'}}}}}}",
+        ]
+
+    run = with_settings(tmp_path, *settings("one"))
+    assert changed_settings(run, run.config(settings("another"))) == ""
+    path = run.folder / "settings.json"  # of a version that held a run to more
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "coach.concurrency": 3, "coach.ensemble.1.api_base": ""})
+    )
+    check_settings(run, run.config())
+
+
 def test_a_run_that_was_moved_has_the_same_settings(tmp_path):
     (tmp_path / "there").mkdir()
     for folder in (tmp_path, tmp_path / "there"):
@@ -215,7 +232,7 @@ def test_a_setting_that_a_later_version_adds_changes_nothing_while_it_has_its_de
     run = with_settings(tmp_path, "pipeline.roles.verifier.max_new_tokens=3", members)
     path = run.folder / "settings.json"
     kept = json.loads(path.read_text())
-    for later in ("train.ppo_epochs", "pipeline.roles.verifier.tools", "coach.ensemble.1.api_base", "backend"):
+    for later in ("train.ppo_epochs", "pipeline.roles.verifier.tools", "coach.ensemble.1.prompt", "backend"):
         kept.pop(later)
     path.write_text(json.dumps(kept))
     check_settings(run, run.config())

@@ -37,7 +37,8 @@ def test_the_same_files_are_the_same_wherever_they_lie_and_whatever_lies_beside_
     moved = shutil.copytree(base, tmp_path / "moved")
     (moved / "config.json").write_text('{"transformers_version": "5.2",\n "hidden_size": 8}')
     (moved / "README.md").write_text("A model.")
-    (moved / ".cache.json").write_text("1")
+    for beside in (".cache.json", "notes.json", "trainer_state.json"):
+        (moved / beside).write_text("1")
     os.utime(moved / "model.safetensors", (1, 1))
     link = tmp_path / "link"
     link.symlink_to(moved)
@@ -60,7 +61,7 @@ def test_the_same_files_are_the_same_wherever_they_lie_and_whatever_lies_beside_
             lambda base: [(base / "tokenizer.json").unlink(), (base / "tokenizer.json").mkdir()],
             "changed tokenizer.json",
         ),
-        (lambda base: [(base / f"{n}.json").touch() for n in range(5)], "new 0.json, 1.json, 2.json, …"),
+        (lambda base: [(base / f"{n}.model").touch() for n in range(5)], "new 0.model, 1.model, 2.model, …"),
     ],
 )
 def test_what_took_the_place_of_a_file_is_named(run, base, change, said):
@@ -153,7 +154,7 @@ def test_a_run_of_before_keeps_its_models_from_then_on(run, base):
 
 def test_names_that_are_no_text_are_kept(run, base):
     (run.folder / "models.json").unlink()
-    Path(os.fsdecode(os.fsencode(base) + b"/\xff.json")).touch()
+    Path(os.fsdecode(os.fsencode(base) + b"/\xff.model")).touch()
     models = {"a": (str(base), base)}
     keep_models(run, models)
     check_models(run, models)

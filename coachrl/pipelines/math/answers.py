@@ -13,6 +13,7 @@ from pydantic import Field
 from coachrl.config import PipelineConfig
 from coachrl.pipelines.base import AgentTrajectory, Environment, Pipeline, PipelineOptions, StepResult, Team
 from coachrl.pipelines.team.roles import fill, load_text
+from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.math.problems import MathTruth, final_answer, grade_math, same_answer
 from coachrl.text import clip_middle
@@ -39,9 +40,15 @@ def vote(answers: Iterable[str | None]) -> str | None:
     return max(counts, key=lambda known: counts[known], default=None)
 
 
+async def grade_reply(text: str, truth: MathTruth) -> Outcome:
+    """The outcome of an episode whose last reply is `text`. A grader of the user's own that hangs holds up its episode
+    alone, and not the end of the program."""
+    return await in_a_thread(lambda: grade_math(text, truth), "coachrl-grader")
+
+
 async def grade_answer(answer: str | None, truth: MathTruth) -> Outcome:
     """The outcome of an episode in which the team answers `answer`."""
-    return await asyncio.to_thread(grade_math, f"\\boxed{{{answer}}}" if answer is not None else "", truth)
+    return await grade_reply(f"\\boxed{{{answer}}}" if answer is not None else "", truth)
 
 
 @dataclass

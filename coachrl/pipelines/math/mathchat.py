@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 
 from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.pipelines.base import Pipeline, Team
+from coachrl.pipelines.math.answers import grade_reply
 from coachrl.sandbox.base import Workspace
-from coachrl.tasks.math.problems import MathTruth, grade_math
+from coachrl.tasks.math.problems import MathTruth
 from coachrl.types import Outcome, Role, Task
 
 ROLES = (
@@ -77,4 +77,4 @@ class MathChat(Pipeline):
         known["execution"] = checked.transcript or "(nothing)"
         known["output"] = checked.output or "(no output)"
         answer = await team.verifier.act_on(known)
-        return await asyncio.to_thread(grade_math, answer.text, truth)
+        return await grade_reply(answer.text, truth)
