@@ -77,9 +77,7 @@ class _Server(ThreadingHTTPServer):
     def get_request(self) -> Any:
         try:
             return super().get_request()
-        except (
-            OSError
-        ):  # no file is left to open: who waits is there at once again, and would be asked for all the time
+        except OSError:  # no file is left to open, and who waits would be asked for again without a pause
             time.sleep(_NO_FILES_S)
             raise
 
