@@ -106,6 +106,16 @@ async def test_copies_that_are_made_at_once_have_no_more_room_than_there_is(bait
     await box.close()
 
 
+async def test_workspaces_may_be_made_while_others_are_closed(local):
+    async def open_and_close():
+        for _ in range(25):
+            cell = await local.open({})
+            copy = await cell.copy()
+            await asyncio.gather(cell.close(), copy.close())
+
+    await asyncio.gather(*(open_and_close() for _ in range(8)))
+
+
 async def test_memory_shared_with_the_waiting_interpreter_is_free(cell):
     code = (
         "import os, sys, pandas, time\n"

@@ -151,8 +151,9 @@ def alone_in(folder: str) -> Iterator[None]:
 def drop_workspace(name: str) -> None:
     """Unmount a workspace. Its memory is free once nothing runs in it."""
     path = os.path.join(WORKSPACES, name)
-    _unmount(path)
-    os.rmdir(path)
+    with alone_in(WORKSPACES):  # between the two, its folder has the room of all for whoever counts
+        _unmount(path)
+        os.rmdir(path)
 
 
 def build_room(workspace: str, limits: Limits) -> int:
