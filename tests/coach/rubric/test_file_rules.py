@@ -172,6 +172,15 @@ def test_only_who_was_handed_an_unfitted_model_is_not_to_blame_for_it() -> None:
 
 
 @pytest.mark.parametrize(
+    "fits", ["w = np.linalg.lstsq(X, y)[0]", "w = np.linalg.solve(X.T @ X, X.T @ y)", "loss.backward()"]
+)
+def test_a_model_may_be_fitted_without_an_estimator(fits: str) -> None:
+    before = ("X_train.pkl", "y_train.pkl")
+    saved = coded("modeler", f"{fits}; dump(w)", Execution("ok"), before=before, after=(*before, "model.pkl"))
+    assert scored(saved)[0] == 8.5
+
+
+@pytest.mark.parametrize(
     "error",
     [
         "EOFError: Ran out of input",
