@@ -218,6 +218,12 @@ def test_a_comment_makes_no_other_program() -> None:
     assert scored(again, first)[0] == 1
 
 
+@pytest.mark.parametrize("code", ["x = " + " + ".join("1" * 1500), "x = a" + ".b()" * 1200])
+def test_a_program_that_nests_too_deeply_to_be_written_again_is_compared_as_it_stands(code: str) -> None:
+    first, again = coded("engineer", code, CRASH), coded("engineer", f"{code}\n", CRASH, turn=1, index=1)
+    assert scored(again, first)[0] == 1
+
+
 def test_unfit_inputs_are_those_that_others_were_last_seen_to_leave() -> None:
     features = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
     left = replace(
