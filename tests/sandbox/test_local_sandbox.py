@@ -92,6 +92,18 @@ async def test_room_that_a_running_program_has_not_filled_yet_is_not_given_to_ot
     await box.close()
 
 
+async def test_a_program_that_runs_leaves_room_for_a_workspace(bait):
+    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=64, concurrency=1))
+    box.all_files_mb = 64
+    first = await box.open({})
+    running = asyncio.create_task(first.run("import time\nopen('ready', 'w')\ntime.sleep(2)"))
+    while "ready" not in await first.files():
+        await asyncio.sleep(0.02)
+    await box.open({})
+    assert (await running).state == "ok"
+    await box.close()
+
+
 async def test_copies_that_are_made_at_once_have_no_more_room_than_there_is(bait):
     box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=16, concurrency=2))
     box.all_files_mb = 40
@@ -104,6 +116,16 @@ async def test_copies_that_are_made_at_once_have_no_more_room_than_there_is(bait
     with pytest.raises(SandboxError, match="could not be copied"):
         await cell.copy()
     await box.close()
+
+
+async def test_workspaces_may_be_made_while_others_are_closed(local):
+    async def open_and_close():
+        for _ in range(25):
+            cell = await local.open({})
+            copy = await cell.copy()
+            await asyncio.gather(cell.close(), copy.close())
+
+    await asyncio.gather(*(open_and_close() for _ in range(8)))
 
 
 async def test_memory_shared_with_the_waiting_interpreter_is_free(cell):

@@ -117,10 +117,10 @@ def test_what_a_workspace_holds_is_rounded_up(rooms, held, mib):
     ("own", "others", "at_once", "size"),
     [
         (0, 0, 1, 50),  # disk_mb
-        (0, 60, 1, 40),  # what is left of all
-        (0, 60, 4, 10),  # as four share it
-        (10, 60, 3, 20),  # beside what it holds already
-        (30, 60, 1, 40),
+        (0, 60, 1, 20),  # half of what is left of all: the other is for new workspaces
+        (0, 60, 4, 8),  # as four share it
+        (10, 60, 3, 18),  # beside what it holds already
+        (30, 60, 1, 35),
         (0, 98, 4, 1),  # a whole MiB
         (0, 100, 4, 1),  # never 0, which would be no limit
         (20, 80, 4, 20),  # and no more each time that a program runs

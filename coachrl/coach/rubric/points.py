@@ -9,7 +9,6 @@ from typing import TypeGuard
 
 from coachrl.coach.base import CoachRequest
 from coachrl.pipelines.parts import part_is_done, turn_in_part
-from coachrl.tasks.code.cooperation import parse_code
 from coachrl.types import HIGHEST_SCORE, Execution
 
 
@@ -82,9 +81,11 @@ def part_ends(request: CoachRequest) -> bool:
 
 
 def _program(code: str | None) -> str:
-    """The code as Python reads it, or as it stands where it is no Python."""
-    tree = parse_code(code or "")
-    return ast.unparse(tree) if tree is not None else (code or "").strip()
+    """The code as Python reads it, or as it stands where it is no Python, or nests too deeply."""
+    try:
+        return ast.unparse(ast.parse(code or ""))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return (code or "").strip()
 
 
 def same_code_failed_before(request: CoachRequest) -> bool:

@@ -123,8 +123,9 @@ def _tests(code: str, entry_point: str) -> list[Rule]:
 
 def _calls(tree: ast.expr, name: str) -> bool:
     """Whether the function is called, or handed to something that calls it."""
-    called = (part for node in ast.walk(tree) if isinstance(node, ast.Call) for part in (node.func, *node.args))
-    return any(isinstance(part, ast.Name) and part.id == name for part in called)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = (part for call in calls for part in (call.func, *call.args, *(word.value for word in call.keywords)))
+    return any(isinstance(part, ast.Name) and part.id == name for part in named)
 
 
 def _right_tests(request: CoachRequest, code: str) -> list[Rule]:

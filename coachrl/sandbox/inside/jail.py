@@ -101,11 +101,12 @@ def make_workspace(name: str, size_mb: int, max_files: int, all_files_mb: int) -
 
 def fit_workspace(name: str, disk_mb: int, all_files_mb: int, at_once: int) -> None:
     """Let the workspace grow to `disk_mb`, or by its share of what is left of the `all_files_mb` of all where that is
-    less: `at_once` programs share it. What it may grow to is taken from the others until it is shrunk."""
+    less: `at_once` programs share it, and leave one share to new workspaces. What it may grow to is taken from the
+    others until it is shrunk."""
     with alone_in(WORKSPACES):
         used_mb = held_mb(name)
         left_mb = all_files_mb - used_mb - _room_mb(other for other in os.listdir(WORKSPACES) if other != name)
-        _resize(name, min(disk_mb, used_mb + -(-max(left_mb, 0) // at_once)))
+        _resize(name, min(disk_mb, used_mb + -(-max(left_mb, 0) // (at_once + 1))))
 
 
 def shrink_workspace(name: str) -> None:
@@ -151,8 +152,9 @@ def alone_in(folder: str) -> Iterator[None]:
 def drop_workspace(name: str) -> None:
     """Unmount a workspace. Its memory is free once nothing runs in it."""
     path = os.path.join(WORKSPACES, name)
-    _unmount(path)
-    os.rmdir(path)
+    with alone_in(WORKSPACES):  # between the two, its folder has the room of all for whoever counts
+        _unmount(path)
+        os.rmdir(path)
 
 
 def build_room(workspace: str, limits: Limits) -> int:

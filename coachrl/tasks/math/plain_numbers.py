@@ -49,6 +49,7 @@ _PERCENT = re.compile(
 _MODULUS = re.compile(
     r"(?:\s|~|\\[ ,;!])*(?:\\text\{\s*)?(?:\\pmod|\((?:\\(?:text|mathrm)\{)?\\?b?mod)(?:[{}()\s~\d]|\\[ ,;!])*\.?\s*\Z"
 )
+_LEAD = re.compile(r"(?i)\A\s*(?:\\text\{\s*)?(?:the\s+)?(?:final\s+)?answer\s+is\b\s*:?\s*\}?(?:\s|~|\\[ ,;!])*")
 # Signs in the place of those that math-verify reads: the wide forms of Chinese and Japanese, dashes, slashes and dots.
 _WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _SIGNS = _WIDE | str.maketrans("\u2010\u2011\u2012\u2013\ufe63\u207b\u2044\u2236\u2019\u3001\u3002", "------/:',.")
@@ -98,6 +99,11 @@ def _as_fraction(decimal: re.Match[str]) -> str:
 def without_modulus(answer: str) -> str:
     """`7\\pmod{10}` as `7`: of a class of numbers its representative."""
     return _MODULUS.sub("", answer)
+
+
+def without_lead(answer: str) -> str:
+    """`The answer is 7` as `7`."""
+    return _LEAD.sub("", answer)
 
 
 def is_left_open(answer: str) -> bool:

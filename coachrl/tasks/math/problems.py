@@ -27,6 +27,7 @@ from coachrl.tasks.math.plain_numbers import (
     read_number,
     read_share,
     same_number,
+    without_lead,
     without_modulus,
 )
 from coachrl.tasks.records import Entry, Source
@@ -277,6 +278,7 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
     reference, answer = plainly_written(reference), plainly_written(answer)
     if reference.split() == answer.split():
         return True
+    answer = without_lead(answer)
     if "mod" not in reference:
         answer = without_modulus(answer)
     read = read_number if in_percent else read_share

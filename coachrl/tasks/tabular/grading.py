@@ -128,7 +128,7 @@ def read_answers(truth: TabularTruth) -> pd.DataFrame:
     """The answers as text, indexed by comparable id.
 
     Raises TaskError where an id repeats, a target is missing, or the metric is undefined even for perfect predictions,
-    or for labels without an order.
+    or for three labels or more without an order.
     """
     wanted = [truth.id_column, *truth.target_columns]
     answers = read_text_columns(truth.answer_csv, wanted)
@@ -144,7 +144,7 @@ def read_answers(truth: TabularTruth) -> pd.DataFrame:
             raise TaskError(
                 f"{truth.answer_csv}: column {column!r} holds {_show(value)}, not a {truth.category} target"
             )
-    unordered = [labels[0] for labels in truth.labels if not _are_numbers(labels)]
+    unordered = [labels[0] for labels in truth.labels if len(labels) > 2 and not _are_numbers(labels)]
     if truth.metric in RANKED_METRICS and unordered:
         raise TaskError(
             f"{truth.answer_csv}: {truth.metric} counts how far labels are apart, and {_show(unordered[0])} has no "

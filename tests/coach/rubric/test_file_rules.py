@@ -172,6 +172,15 @@ def test_only_who_was_handed_an_unfitted_model_is_not_to_blame_for_it() -> None:
 
 
 @pytest.mark.parametrize(
+    "fits", ["w = np.linalg.lstsq(X, y)[0]", "w = np.linalg.solve(X.T @ X, X.T @ y)", "loss.backward()"]
+)
+def test_a_model_may_be_fitted_without_an_estimator(fits: str) -> None:
+    before = ("X_train.pkl", "y_train.pkl")
+    saved = coded("modeler", f"{fits}; dump(w)", Execution("ok"), before=before, after=(*before, "model.pkl"))
+    assert scored(saved)[0] == 8.5
+
+
+@pytest.mark.parametrize(
     "error",
     [
         "EOFError: Ran out of input",
@@ -206,6 +215,12 @@ def test_nobody_owes_a_file_again_that_the_agent_took_away(then: Action) -> None
 def test_a_comment_makes_no_other_program() -> None:
     first = coded("engineer", "a = b", CRASH)
     again = coded("engineer", "a  =  b  # once more", CRASH, turn=1, index=1)
+    assert scored(again, first)[0] == 1
+
+
+@pytest.mark.parametrize("code", ["x = " + " + ".join("1" * 1500), "x = a" + ".b()" * 1200])
+def test_a_program_that_nests_too_deeply_to_be_written_again_is_compared_as_it_stands(code: str) -> None:
+    first, again = coded("engineer", code, CRASH), coded("engineer", f"{code}\n", CRASH, turn=1, index=1)
     assert scored(again, first)[0] == 1
 
 

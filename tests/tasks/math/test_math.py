@@ -84,6 +84,10 @@ RIGHT = [
         )
     ),
     (r"2\pmod{5}", r"\boxed{2\pmod{5}}"),
+    *(
+        ("-7", rf"\boxed{{{said}}}")
+        for said in ("The answer is -7", r"\text{The answer is } -7", r"\text{The final answer is: }-7.")
+    ),
     *((r"50\%", rf"\boxed{{{half}}}") for half in (r"50\%", "50", "0.5")),
     *(("0.5", rf"\boxed{{{half}}}") for half in (r"50\%", "50 percent", r"50\,\%")),
     *(("7", rf"\boxed{{{said}}}") for said in ("7.", "7,", "+7", "=7", r"7^\circ", "Rs. 7")),
@@ -155,6 +159,7 @@ WRONG = [
         for said in (r"\text{5}", r"\mathbf{5}", r"\text{, maybe 5}", r" \textbf{ -5}", r"\mathrm{.5}", r" \text{ (5)}")
     ),
     ("5", r"\boxed{7 \boxed{5}}"),
+    *(("7", rf"\boxed{{The answer is {said}}}") for said in ("not 7", "7x", "5 or 7", r"5 \iff 7", "-7", "7 and 5")),
     ("7", r"\boxed{17\pmod{10}}"),
     (r"2\pmod{5}", r"\boxed{3\pmod{5}}"),
     ("0", r"\boxed{0.\overline{3}}"),

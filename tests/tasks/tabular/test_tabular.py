@@ -329,9 +329,11 @@ def test_how_far_labels_are_apart_is_counted_in_their_order(tmp_path):
         for guessed in ([2.5, 9.5, 9.5, 2.5], [2.5, 9.5, 2.5, 2.5])
     )
     assert near > far
-    words = truth_of(tmp_path, {"id": [1, 2], "y": ["low", "high"]}, "quadratic_weighted_kappa")
-    with pytest.raises(TaskError, match=r"counts how far labels are apart, and 'high' has no place in an order"):
-        grade_submission(b"id,y\n1,low\n2,high\n", words)
+    two = truth_of(tmp_path, {"id": [1, 2], "y": ["low", "high"]}, "quadratic_weighted_kappa")
+    assert grade_submission(b"id,y\n1,low\n2,high\n", two).success  # of two, one is as far from the other
+    words = truth_of(tmp_path, {"id": [1, 2, 3], "y": ["low", "high", "fair"]}, "quadratic_weighted_kappa")
+    with pytest.raises(TaskError, match=r"counts how far labels are apart, and 'fair' has no place in an order"):
+        grade_submission(b"id,y\n1,low\n2,high\n3,fair\n", words)
 
 
 def ok(**metrics: float) -> Outcome:

@@ -15,7 +15,7 @@ from coachrl.trainers.backends.torch.adapter_folders import whole_model
 from coachrl.trainers.backends.torch.models import read_config, why_not_loaded
 
 _MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
-_DELIMITER = re.compile(r"\S*[^\w\s]\S*")  # no word, and no white space
+_DELIMITER = re.compile(r"(?!.*think)\S*[^\w\s]\S*", re.IGNORECASE)  # no word, no white space, no tag of thoughts
 
 
 class ChatTokenizer:
@@ -125,7 +125,8 @@ class ChatTokenizer:
     def _control_tokens(self) -> list[str]:
         """The tokens by which the model tells turns apart, longest first: all that its tokenizer knows as special, not
         those with a name alone (Llama 3 names neither `<|start_header_id|>` nor `<|eom_id|>`), and what the template
-        writes between turns (those of DeepSeek are not special)."""
+        writes between turns (those of DeepSeek are not special). Not so the tags of thoughts that some templates write
+        into each turn: a prompt may speak of them, and a reply may hold them."""
         added = self._tokenizer.added_tokens_decoder.values()
         messages: list[Message] = [{"role": role, "content": _MARKER} for role in ("user", "assistant", "user")]
         try:

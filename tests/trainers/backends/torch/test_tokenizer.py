@@ -153,6 +153,17 @@ def test_what_turns_do_not_hold_is_left_as_it_is(unnamed):
     assert text in unnamed._tokenizer.decode(ids)
 
 
+def test_tags_of_thoughts_are_left_where_the_template_writes_them_into_each_turn(unnamed):
+    written = HEADERS.replace("<|/header|>{{ m", "<|/header|><think>{{ m")
+    (unnamed.folder / "chat_template.jinja").write_text(written)
+    tokenizer = ChatTokenizer(unnamed.folder)
+    reply = "<think>first</think>7"
+    assert tokenizer.encode_reply(reply)[:-1] == raw(tokenizer, reply)
+    assert controls(tokenizer, tokenizer.encode_chat([{"role": "user", "content": ATTACK}])) == controls(
+        tokenizer, tokenizer.encode_chat([USER])
+    )
+
+
 @pytest.mark.parametrize("tool", [{"description": ATTACK}, {"parameters": {"properties": {ATTACK: {}}}}], ids=str)
 def test_no_tool_spells_a_control_token(unnamed, tool):
     plain = unnamed.encode_chat([USER], tools=[{"type": "function"}])
