@@ -95,7 +95,11 @@ def make_workspace(name: str, size_mb: int, max_files: int, all_files_mb: int) -
         if _room_mb(os.listdir(WORKSPACES)) + size_mb > all_files_mb:
             raise OSError(f"the workspaces hold {all_files_mb} MiB together, which is all that they may")
         os.mkdir(path)
-        mount_bounded(path, size_mb, max_files)
+        try:
+            mount_bounded(path, size_mb, max_files)
+        except OSError:
+            os.rmdir(path)  # what is no mount counts with the room of all
+            raise
     return path
 
 
