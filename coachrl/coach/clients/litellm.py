@@ -55,11 +55,13 @@ def _one_request_a_call(litellm: ModuleType) -> None:
     request anew whose connection broke, though the first one may be billed; of some providers (DeepInfra) it drops
     `max_retries`, and OpenAI's client asks twice more; and it follows redirects, with keys that have a header of their
     own."""
-    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler, HTTPHandler
     from litellm.llms.openai.common_utils import BaseOpenAILLM
     from litellm.llms.openai.openai import OpenAIChatCompletion
 
     AsyncHTTPHandler.create_client = _to_one_address(AsyncHTTPHandler.create_client)
+    if hasattr(HTTPHandler, "create_client"):  # not before 1.100; for providers that it asks in a thread
+        HTTPHandler.create_client = _to_one_address(HTTPHandler.create_client)
     BaseOpenAILLM._get_async_http_client = staticmethod(_to_one_address(BaseOpenAILLM._get_async_http_client))
     OpenAIChatCompletion._get_openai_client = _asking_once(OpenAIChatCompletion._get_openai_client)
     litellm.in_memory_llm_clients_cache.flush_cache()  # of clients that were made before
@@ -225,8 +227,6 @@ def _missing_key(model: str, litellm: ModuleType) -> KeyMissing | None:
 def _answered_status(error: BaseException | None) -> int | None:
     """The status of refusal that came back, or None where none did: to LiteLLM a broken connection is a 500, and so is
     half an answer."""
-    import httpx
-
     while error is not None and not isinstance(error, httpx.HTTPStatusError):
         error = error.__cause__ or error.__context__
     return error.response.status_code if error is not None else None

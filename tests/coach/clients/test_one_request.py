@@ -11,6 +11,7 @@ from scripted_server import CUT, HANG, RESET, Received, ScriptedServer, Step, sa
 
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import Ledger, calls_to, read_ledger
+from coachrl.coach.clients.litellm import import_litellm
 from coachrl.errors import CoachError, CoachUnavailable
 
 pytest.importorskip("litellm", reason="needs the llm extra")
@@ -108,6 +109,15 @@ async def test_a_claim_that_cannot_be_costs_what_was_reserved_and_is_said_once(
     assert budget.spent_usd == pytest.approx(3 * most_usd)
     said = [message for message in caplog.messages if message.startswith(f"{model} claims 10 tokens read and ")]
     assert len(said) == 1 or (not said and not isinstance(odd, int))  # what no library reads, nobody claims
+
+
+def test_a_client_of_litellm_that_blocks_follows_no_redirect_either() -> None:
+    import_litellm("openai/judge")
+    from litellm.llms.custom_httpx.http_handler import HTTPHandler
+
+    handler = HTTPHandler()
+    assert not handler.client.follow_redirects
+    handler.close()
 
 
 async def test_a_call_that_is_given_up_stands_in_the_ledger_as_one_that_may_be_billed(tmp_path: Path) -> None:
