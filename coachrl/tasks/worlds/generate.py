@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -23,12 +23,20 @@ class Instance(Protocol):
     def text(self) -> str: ...
 
 
+W = TypeVar("W", bound=Instance)
+
+
 def generate_tasks(
-    draw: Callable[[np.random.Generator], Instance | None], count: int, seed: int, split: Split, kind: str, rules: str
+    draw: Callable[[np.random.Generator], W | None],
+    rules: Callable[[W], str],
+    count: int,
+    seed: int,
+    split: Split,
+    kind: str,
 ) -> list[Task]:
     """`count` different instances that `draw` gives (None: that one cannot be solved, draw another).
 
-    A task's prompt is `rules` and the instance's text, its ground truth the instance; its id comes from its content.
+    A task's prompt is the instance's `rules` and text, its ground truth the instance; its id comes from its content.
     Raises TaskError where too few are found.
     """
     rng, found = generator(seed, kind, split), dict[str, Task]()
@@ -39,7 +47,7 @@ def generate_tasks(
         if instance is None or instance.text in found or split_of(instance.text) != split:
             continue
         name = f"{kind}-{hashlib.sha256(instance.text.encode()).hexdigest()[:12]}"
-        found[instance.text] = Task(name, kind, f"{rules}\n\n{instance.text}", ground_truth=instance)
+        found[instance.text] = Task(name, kind, f"{rules(instance)}\n\n{instance.text}", ground_truth=instance)
     if len(found) < count:
         raise TaskError(
             f"{kind}: {count} different solvable {split} instances were asked for, and {len(found)} found in "

@@ -15,7 +15,7 @@ from coachrl.tasks.worlds.generate import generate_tasks
 from coachrl.tasks.worlds.moves import MOVES, Cell, Map, shifted
 from coachrl.types import Task
 
-RULES = (
+_RULES = (
     "Move the agent A to the goal G. The moves are U (up), D (down), L (left), R (right), one cell each. "
     "# is a wall, . is free; a move into a wall or off the map does nothing."
 )
@@ -74,6 +74,10 @@ class Maze(Map):
         return tuple(path)
 
 
+def rules(maze: Maze) -> str:
+    return f"{_RULES} An episode has {maze.most_moves} moves at most."
+
+
 def generate_planpath(settings: PlanPathTasks, seed: int, split: Split) -> list[Task]:
     """Mazes with a path from start to goal. Raises TaskError for a world without one."""
     size = settings.size
@@ -86,4 +90,4 @@ def generate_planpath(settings: PlanPathTasks, seed: int, split: Split) -> list[
         maze = Maze(size, frozenset(order[2 : 2 + wall_count]), order[0], order[1])
         return maze if maze.start in maze.steps_to_goal else None
 
-    return generate_tasks(draw, settings.count(split), seed, split, f"planpath-{size}x{size}", RULES)
+    return generate_tasks(draw, rules, settings.count(split), seed, split, f"planpath-{size}x{size}")

@@ -14,7 +14,7 @@ from coachrl.tasks.worlds.generate import generate_tasks
 from coachrl.tasks.worlds.moves import MOVES, Cell, Map, shifted
 from coachrl.types import Task
 
-RULES = (
+_RULES = (
     "Push every box B onto a goal G. You are A; the moves are U (up), D (down), L (left), R (right). Moving into a box "
     "pushes it, if the cell behind it is free; boxes cannot be pulled, and two cannot be pushed at once. # is a wall, "
     ". is free, * is a box on a goal, + is you on a goal."
@@ -108,6 +108,10 @@ def solve(level: Level) -> tuple[str, ...] | None:
     return None
 
 
+def rules(level: Level) -> str:
+    return f"{_RULES} An episode has {level.most_moves} moves at most."
+
+
 def generate_sokoban(settings: SokobanTasks, seed: int, split: Split) -> list[Task]:
     """Levels made by playing backwards from the solution, and solved by `solve`. Raises TaskError where none fits."""
     size, boxes = settings.size, settings.boxes
@@ -122,7 +126,7 @@ def generate_sokoban(settings: SokobanTasks, seed: int, split: Split) -> list[Ta
         level = Level(size, empty.walls, goals, _play_backwards(empty, rng, _STEPS_BACKWARDS * boxes))
         return level if not level.solved(level.start) and solve(level) else None
 
-    return generate_tasks(draw, settings.count(split), seed, split, f"sokoban-{size}x{size}-{boxes}", RULES)
+    return generate_tasks(draw, rules, settings.count(split), seed, split, f"sokoban-{size}x{size}-{boxes}")
 
 
 def _play_backwards(level: Level, rng: np.random.Generator, steps: int) -> Position:

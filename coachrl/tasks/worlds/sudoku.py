@@ -126,7 +126,7 @@ def generate_sudoku(settings: SudokuTasks, seed: int, split: Split) -> list[Task
                 return Sudoku(grid)
         return None
 
-    return generate_tasks(draw, settings.count(split), seed, split, f"sudoku-{size}x{size}", rules(size))
+    return generate_tasks(draw, lambda _: rules(size), settings.count(split), seed, split, f"sudoku-{size}x{size}")
 
 
 def _full_grid(size: int, rng: np.random.Generator) -> Grid:

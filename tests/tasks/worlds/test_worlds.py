@@ -41,6 +41,12 @@ def test_sets_are_reproducible_different_inside_and_apart(world):
     assert all(task.ground_truth.text in task.prompt for task in train)
 
 
+@pytest.mark.parametrize("world", ["planpath", "sokoban"])
+def test_a_task_says_how_many_moves_an_episode_has(world):
+    for task in WORLDS[world]("train"):
+        assert f"An episode has {task.ground_truth.most_moves} moves at most." in task.prompt
+
+
 FIRST = {"planpath": "d64a560211af", "sokoban": "7d04175fee7b", "sudoku": "f7ae733d5eb7"}
 
 
