@@ -12,13 +12,14 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from coachrl.coach.clients.base import ChatRequest, StreamBroken, TransientCoachError, keyless, secrets_of
+from coachrl.coach.clients.base import ChatRequest, StreamBroken, TransientCoachError
 from coachrl.coach.clients.base import Reply as CoachReply
 from coachrl.coach.clients.keys import check_sendable
 from coachrl.coach.clients.ledger import Ledger, Message, calls_to
 from coachrl.coach.clients.litellm import LiteLLMClient, import_litellm
 from coachrl.coach.clients.providers import longest_reply, price_of, resolve_model
 from coachrl.coach.clients.retrying import ChatClientFactory, RetryingClient
+from coachrl.coach.clients.secrets import keyless, secrets_of
 from coachrl.config import CoachConfig, Section
 from coachrl.errors import CoachError, CoachUnavailable, ConfigError, ProviderFailed
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Piece, Reply, StopReason

@@ -3,7 +3,7 @@
 import pytest
 from gateway_apps import LOOK_UP, user
 
-from coachrl.coach.clients.base import keyless
+from coachrl.coach.clients.secrets import keyless
 from coachrl.config import CoachConfig
 from coachrl.gateway.calls import Call, FunctionCall, Piece
 from coachrl.gateway.external import (

@@ -9,26 +9,23 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import logging
-import os
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from coachrl.coach.clients.ledger import FunctionCall, Message
+from coachrl.coach.clients.secrets import keyless, without_secrets
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
-from coachrl.text import brief, names_secret, without_passwords
+from coachrl.text import brief
 from coachrl.types import ONE_ATTEMPT, Usage
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
-_SHOWN_CHARS = 300
-_SECRET_CHARS, _KEY_CHARS = 8, 16  # a shorter value is no secret, and no key of a provider
 _AROUND_A_MESSAGE = 32  # tokens
 _UNSEEN_TOKENS = 131_072  # what a provider may add on its own: a prompt before ours, thoughts beyond the limit
 _LONGEST_ASKED_S = 86_400.0
@@ -40,7 +37,6 @@ _ENDINGS = {
     **dict.fromkeys(("refusal", "safety", "content_filtered", "blocked"), "content_filter"),
 }
 _NO_MONEY = re.compile(r"insufficient_quota|billing_hard_limit|credit balance is too low")
-_NOISE = re.compile(r" ssl:(?:<[^<>]{0,200}>|\w+)")  # aiohttp's, after an address
 
 
 class TransientCoachError(CoachError):
@@ -334,42 +330,3 @@ def seconds_of_retry_after(value: str) -> float | None:
         except (ValueError, TypeError, OverflowError):  # the last of a day or a zone of twenty digits
             return None
     return max(0.0, seconds) if seconds <= _LONGEST_ASKED_S else None
-
-
-def keyless(said: T) -> T:
-    """What a model said, all of it (text, names, ids, arguments), with the keys in the environment replaced: a server
-    may repeat the one that it was sent, and replies are kept in files and shown to others. A shorter secret may be any
-    word of a reply, and is no provider's."""
-    return _keyless(said, secrets_of(_KEY_CHARS))
-
-
-def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
-    if isinstance(said, str):
-        return _without(said, secrets)
-    if isinstance(said, Mapping):
-        return {_keyless(name, secrets): _keyless(part, secrets) for name, part in said.items()}
-    if isinstance(said, list | tuple):
-        return type(said)(_keyless(part, secrets) for part in said)
-    if is_dataclass(said) and not isinstance(said, type):
-        return replace(said, **{one.name: _keyless(getattr(said, one.name), secrets) for one in fields(said)})
-    return said
-
-
-def secrets_of(chars: int = _KEY_CHARS) -> dict[str, str]:
-    """The values of secret-looking environment variables that have so many characters or more, with their names; the
-    longest first, since one may be the beginning of another."""
-    found = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
-    return {value: found[value] for value in sorted(found, key=len, reverse=True) if len(value) >= chars}
-
-
-def _without(text: str, secrets: Mapping[str, str]) -> str:
-    for value, name in secrets.items():
-        text = text.replace(value, f"[{name}]")
-    return text
-
-
-def without_secrets(text: str) -> str:
-    """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
-    and keys in URLs starred: servers repeat the address that they were asked at."""
-    line = " ".join(_NOISE.sub("", without_passwords(_without(text, secrets_of(_SECRET_CHARS)))).split())
-    return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

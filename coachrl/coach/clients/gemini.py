@@ -16,10 +16,10 @@ from coachrl.coach.clients.base import (
     TransientCoachError,
     ending_of,
     seconds_of_retry_after,
-    without_secrets,
 )
 from coachrl.coach.clients.keys import GEMINI_ACCESS, key_of, needs_key, wants_vertex
 from coachrl.coach.clients.ledger import FunctionCall, Message
+from coachrl.coach.clients.secrets import without_secrets
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 

@@ -20,9 +20,9 @@ from coachrl.coach.clients.base import (
     Reply,
     ReplyType,
     seconds_of_retry_after,
-    without_secrets,
 )
 from coachrl.coach.clients.openai_compatible import conversation, reply_of
+from coachrl.coach.clients.secrets import without_secrets
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable, KeyMissing
 

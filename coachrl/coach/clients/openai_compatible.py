@@ -21,9 +21,9 @@ from coachrl.coach.clients.base import (
     ending_of,
     seconds_of_retry_after,
     text_of,
-    without_secrets,
 )
 from coachrl.coach.clients.ledger import FunctionCall, Message
+from coachrl.coach.clients.secrets import without_secrets
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.parsing import check_few_values

@@ -7,7 +7,8 @@ import pytest
 from chat_clients import EIGHT, GEMINI, SECRET, ask, client_factory
 from scripted_server import Received, ScriptedServer, Step, say
 
-from coachrl.coach.clients.base import TransientCoachError, without_secrets
+from coachrl.coach.clients.base import TransientCoachError
+from coachrl.coach.clients.secrets import without_secrets
 from coachrl.errors import CoachError, CoachUnavailable
 
 pytest.importorskip("litellm", reason="needs the llm extra")

@@ -16,9 +16,10 @@ from chat_clients import EIGHT, GEMINI, SECRET, client_factory, requests_of, sco
 from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
-from coachrl.coach.clients.base import Reply, keyless, seconds_of_retry_after, without_secrets
+from coachrl.coach.clients.base import Reply, seconds_of_retry_after
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import FunctionCall
+from coachrl.coach.clients.secrets import keyless, without_secrets
 from coachrl.coach.criteria import parse_criteria, parse_verdict_by_criteria
 from coachrl.coach.kinds.listwise import parse_scores
 from coachrl.coach.kinds.retrospective import parse_attribution

@@ -16,11 +16,11 @@ from coachrl.coach.clients.base import (
     ending_of,
     is_throttle,
     text_of,
-    without_secrets,
 )
 from coachrl.coach.clients.gemini import _retry_after_s
 from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.coach.clients.openai_compatible import _message, conversation, reply_of
+from coachrl.coach.clients.secrets import without_secrets
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
 
