@@ -64,6 +64,17 @@ def test_what_is_left_out_has_no_advantage_though_the_tokens_were_laid_out_befor
     assert [s.advantages_L.tolist() for s in batch.samples["a"]] == [[0, 0], [1, 1, 1]]
 
 
+def test_importance_weights_of_replies_that_one_side_finds_impossible_are_numbers():
+    """Ratios of e^800 and e^-800, which no float holds."""
+    logprobs_L = np.array([0.0, -800.0], dtype=np.float32)
+    one = replace(sample("a", length=2), old_logprobs_L=logprobs_L[::-1].copy(), trainer_logprobs_L=logprobs_L)
+    found = weighed(with_advantages(grouped([one]), {"a": 2.0}), 1.5)
+    assert found.samples["a"][0].advantages_L.tolist() == pytest.approx([3.0, 0.0])
+    assert found.metrics == pytest.approx(
+        {"importance_clipped": 0.5, "importance_gap": 800.0, "importance_weight": 0.75}
+    )
+
+
 def test_importance_weights_are_cut_at_the_cap_and_told_of_what_is_trained_on_alone():
     """The trainer finds three tokens twice, half and 1.5 times as likely as the sampler did; a fourth is masked."""
     ratios = np.array([2.0, 0.5, 1.5, 8.0])

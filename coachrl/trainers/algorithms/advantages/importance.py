@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
+from coachrl.trainers.algorithms.advantages.tokens import Floats
 from coachrl.trainers.backends.base import Samples, advantages_of
 from coachrl.types import TrainSample
 
@@ -28,22 +29,27 @@ def weighed(batch: AdvantageBatch, cap: float) -> AdvantageBatch:
     (`importance_clipped`), the mean weight of all, and by how much trainer and sampler differ (`importance_gap`, mean
     absolute log ratio), which the update can no longer see."""
     samples: Samples = {}
-    ratios = [np.zeros(0)]  # of trained tokens
+    gaps = [np.zeros(0)]  # log ratios of trained tokens
     for policy, group in batch.samples.items():
         samples[policy] = []
         for sample in group:
             trainer_L = _trainer_logprobs(sample)
-            ratio_L = np.exp(trainer_L.astype(np.float64) - sample.old_logprobs_L)
-            advantages_L = (advantages_of(sample) * np.minimum(ratio_L, cap)).astype(np.float32)
+            gap_L = trainer_L.astype(np.float64) - sample.old_logprobs_L
+            advantages_L = (advantages_of(sample) * _weights(gap_L, cap)).astype(np.float32)
             samples[policy].append(replace(sample, advantages_L=advantages_L, old_logprobs_L=trainer_L))
-            ratios.append(ratio_L[sample.mask_L > 0])
-    ratio_T = np.concatenate(ratios)
+            gaps.append(gap_L[sample.mask_L > 0])
+    gap_T = np.concatenate(gaps)
     metrics = dict(batch.metrics)
-    if ratio_T.size:
-        metrics["importance_clipped"] = float((ratio_T > cap).mean())
-        metrics["importance_gap"] = float(np.abs(np.log(ratio_T)).mean())
-        metrics["importance_weight"] = float(np.minimum(ratio_T, cap).mean())
+    if gap_T.size:
+        metrics["importance_clipped"] = float((gap_T > np.log(cap)).mean())
+        metrics["importance_gap"] = float(np.abs(gap_T).mean())
+        metrics["importance_weight"] = float(_weights(gap_T, cap).mean())
     return replace(batch, samples=samples, metrics=metrics)
+
+
+def _weights(log_ratios: Floats, cap: float) -> Floats:
+    """min(ratio, cap), where ratios themselves may be more than a float holds."""
+    return np.exp(np.minimum(log_ratios, np.log(cap)))
 
 
 def _trainer_logprobs(sample: TrainSample) -> NDArray[np.float32]:
