@@ -31,15 +31,15 @@ def test_another_platform_cannot_test_the_distributed_backend(tmp_path):
 
 
 def test_a_machine_without_a_python_that_fits_is_told_which_do(tmp_path):
-    old = dict.fromkeys(("python3", "python3.12", "python3.11"), "exit 1")
+    old = dict.fromkeys(("python3", "python3.13", "python3.12", "python3.11"), "exit 1")
     done = run("test_openrlhf_cpu.sh", tmp_path, uname="echo Linux x86_64", **old)
     assert done.returncode == 2
-    assert "coachrl needs Python 3.11 or 3.12; set PYTHON=" in done.stderr
+    assert "coachrl needs Python 3.11, 3.12 or 3.13; set PYTHON=" in done.stderr
     assert not (tmp_path / "venv").exists()
 
 
 def test_a_python_that_fits_is_found(tmp_path):
-    fits = {"python3": "exit 1", "python3.12": "exit 0"}
+    fits = {"python3": "exit 1", "python3.13": "exit 1", "python3.12": "exit 0"}
     assert run("find_python.sh", tmp_path, **fits).stdout == "python3.12\n"
 
 

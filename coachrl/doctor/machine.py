@@ -11,6 +11,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+
 from coachrl.coach.clients.keys import KEY_VARIABLES as KEYS_BY_PROVIDER
 from coachrl.config import SandboxConfig
 from coachrl.errors import CoachrlError
@@ -27,8 +29,9 @@ def diagnose(sandbox: SandboxConfig) -> list[Finding]:
 
 
 def _python() -> Finding:
-    good = sys.version_info[:2] in ((3, 11), (3, 12))
-    return Finding("python", good, platform.python_version(), "use Python 3.11 or 3.12")
+    wanted = importlib.metadata.metadata("coachrl")["Requires-Python"]
+    good = ".".join(map(str, sys.version_info[:3])) in SpecifierSet(wanted)
+    return Finding("python", good, platform.python_version(), f"use Python {wanted}")
 
 
 def _packages() -> list[Finding]:
