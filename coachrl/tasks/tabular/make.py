@@ -187,7 +187,7 @@ def _id_column(train: pd.DataFrame, test: pd.DataFrame, target: str) -> str:
 
 def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, test: pd.DataFrame) -> Task:
     prompts_path, list_path = root / CLEANED_PROMPTS, root / f"{task_list}.jsonl"
-    if drop_left_of(root / task.name):  # of a process that was killed over this task, before any list named it
+    if drop_left_of(root / task.name) and not _is_listed(task.name, root):  # by a process that was killed over it
         task.remove_tables(root)
     if (root / "data_resplit" / task.name).exists():
         raise ConfigError(f"{root} has a task '{task.name}' already: set --name, or another --out")
@@ -201,8 +201,8 @@ def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, tes
         (alone / "prompts").write_text(json.dumps({task.name: task.cleaned_prompt()}), encoding="utf-8")
         made = _read_back(task, root, alone)  # as a run would, before a run could see it
         write_aside(prompts_path, json.dumps(prompts | {task.name: task.cleaned_prompt()}, indent=1) + "\n")
-        shutil.rmtree(alone)  # first: what a list names is whole, and nobody's to remove
         write_aside(list_path, before + task.list_line())
+        shutil.rmtree(alone, ignore_errors=True)
     except BaseException as error:  # Ctrl-C too leaves nothing
         shutil.rmtree(alone, ignore_errors=True)
         task.remove_tables(root)
@@ -211,6 +211,11 @@ def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, tes
             error.filename = str(root)
         raise
     return made
+
+
+def _is_listed(name: str, root: Path) -> bool:
+    """Whether a list of tasks may name it: what is listed is whole, and nobody's to remove."""
+    return any(f'"{name}"' in read_text(path, str(path)) for path in root.glob("*.jsonl"))
 
 
 def _read_back(task: TabularTask, root: Path, alone: Path) -> Task:

@@ -135,21 +135,25 @@ def test_a_full_disk_is_named_and_holds_nothing_of_the_task(tmp_path):
     assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("last", ["write_tables", "cleaned_prompts.json"])
+@pytest.mark.parametrize("last", ["tables", "cleaned_prompts.json", "train.jsonl"])
 def test_a_task_that_a_kill_left_in_half_is_made_again(tmp_path, monkeypatch, last):
     given = kaggle(tmp_path / "houses"), tmp_path / "data", "train", Wanted("price", category="regression")
     if (killed := os.fork()) == 0:
         written = make.write_aside
-        monkeypatch.setattr(make, "_read_back", lambda *_: os._exit(9) if last == "write_tables" else None)
-        monkeypatch.setattr(make, "write_aside", lambda *text: (written(*text), os._exit(9)))
+        monkeypatch.setattr(make, "_read_back", lambda *_: os._exit(9) if last == "tables" else None)
+        monkeypatch.setattr(
+            make, "write_aside", lambda path, text: os._exit(9) if path.name == last else written(path, text)
+        )
         make_task(*given)
     assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == 9
     assert (tmp_path / "data" / "answers" / "houses").is_dir()
     assert make_task(*given).files["train.csv"].is_file()
     assert len((tmp_path / "data" / "train.jsonl").read_text().splitlines()) == 1
     assert not list((tmp_path / "data").glob(".*"))
+    (tmp_path / "data" / f".houses.00000000.{killed}").mkdir()  # as a kill leaves it right after the list was written
     with pytest.raises(ConfigError, match="has a task 'houses' already"):
         make_task(*given)
+    assert (tmp_path / "data" / "answers" / "houses" / "test_answer.csv").is_file()
 
 
 def test_ctrl_c_while_a_task_is_written_leaves_nothing(tmp_path, monkeypatch):
