@@ -24,6 +24,7 @@ from rich.console import Console
 from coachrl.audit.audit import Audit, audit_runs
 from coachrl.commands.build import make_coach_pool
 from coachrl.commands.configure import coach_flags, rescore_config, run_config
+from coachrl.commands.event_loop import run_in_loop
 from coachrl.commands.run import evaluate_run, rollout_once, train_run
 from coachrl.config import RunConfig, Section
 from coachrl.errors import ConfigError
@@ -276,7 +277,7 @@ def _finish(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return run_in_loop(work)
     started: Future[Callable[[], object]] = Future()
 
     async def cancellable() -> T:
@@ -287,7 +288,7 @@ def _finish(work: Coroutine[Any, Any, T]) -> T:
 
     context = contextvars.copy_context()
     with ThreadPoolExecutor(1, thread_name_prefix="coachrl") as thread:
-        running = thread.submit(context.run, asyncio.run, cancellable())
+        running = thread.submit(context.run, run_in_loop, cancellable())
         try:
             return running.result()
         except KeyboardInterrupt:

@@ -201,10 +201,9 @@ def _calibrate(folders: list[Path], place: Path) -> None:
 def _ask(folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool) -> Asked:
     """The first run's coach, or the one that is named, is asked. Replies are not cached: a coach asked twice must
     answer twice."""
-    import asyncio
-
     from coachrl.audit.probes.asking import ask_coach
     from coachrl.commands.build import make_coach_pool
+    from coachrl.commands.event_loop import run_in_loop
     from coachrl.runs.folder import Run
     from coachrl.runs.locks import locked
 
@@ -213,14 +212,13 @@ def _ask(folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool) ->
     config = run.config((), flags)
     ledger = run.folder / "coach" / "audit.jsonl"
     with locked(run.folder / "audit.lock", "asking a coach for an audit"):  # two at once would have two budgets
-        return asyncio.run(ask_coach(run, config, wanted, ledger, _agreement(yes), make_coach_pool))
+        return run_in_loop(ask_coach(run, config, wanted, ledger, _agreement(yes), make_coach_pool))
 
 
 def _with_replayed(found: Audit, folder: Path, count: int, resamples: int, seed: int) -> Audit:
     """The audit with the first run's fidelity. Its own weights play, and no coach is asked."""
-    import asyncio
-
     from coachrl.audit.audit import with_replayed
+    from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.replay import replay_run
     from coachrl.runs.folder import Run
 
@@ -229,7 +227,7 @@ def _with_replayed(found: Audit, folder: Path, count: int, resamples: int, seed:
     def on_progress(done: int, total: int) -> None:
         err.print(f"replayed {done} of {total} actions")
 
-    return with_replayed(found, asyncio.run(replay_run(run, count, resamples, seed, on_progress)))
+    return with_replayed(found, run_in_loop(replay_run(run, count, resamples, seed, on_progress)))
 
 
 def _agreement(yes: bool) -> Callable[[CostEstimate], None]:

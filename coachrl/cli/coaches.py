@@ -83,10 +83,9 @@ def try_one(
     """Put one action of a saved run before a coach: prints what it is asked, what it says, and what that costs.
 
     The model is --coach, or the run's own; where that is none, the prompt is shown and nobody is asked."""
-    import asyncio
-
     from coachrl.coach.base import is_import_path
     from coachrl.coach.prompt_rendering import render_request, use_of
+    from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.try_coach import find_action, find_prompt, request_of, try_coach
 
     prompt = None if name == "rules" or is_import_path(name) else find_prompt(name)
@@ -101,7 +100,7 @@ def try_one(
         if settings is None and not dry_run:
             err.print(f"nobody was asked: {_NO_MODEL}")
         return
-    answer = asyncio.run(try_coach(name, saved, request, settings))
+    answer = run_in_loop(try_coach(name, saved, request, settings))
     if as_json:
         print_json({"score": dataclasses.asdict(answer.score), "calls": answer.calls})
     else:

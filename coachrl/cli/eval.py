@@ -25,8 +25,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure held-out outcomes of a run's last checkpoint, or of a config's initial weights. Asks no coach."""
-    import asyncio
-
+    from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.run import evaluate_run
     from coachrl.runs.folder import Run
 
@@ -39,7 +38,7 @@ def evaluate(
             )
         run = Run.open(run_folder)
         config = run.config(options.overrides or ())
-    metrics = asyncio.run(evaluate_run(config, run, episodes_file, err, swap_policies))
+    metrics = run_in_loop(evaluate_run(config, run, episodes_file, err, swap_policies))
     if as_json:
         print_json(metrics, indent=2, sort_keys=True)
     else:

@@ -35,10 +35,9 @@ def rescore(
 ) -> None:
     """Score a saved run's actions again, beside the old scores, and compare the two. Rolls nothing out. A rescore that
     was stopped goes on where it was. Exits with 1 where every call failed."""
-    import asyncio
-
     from coachrl.commands.build import make_coach_pool
     from coachrl.commands.configure import rescore_config
+    from coachrl.commands.event_loop import run_in_loop
     from coachrl.rescore.comparison import compare
     from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
     from coachrl.runs.folder import Run
@@ -49,7 +48,7 @@ def rescore(
     try:
         with _progress("actions") as progress:
             which = ActionFilter(failed_only, sample, seed)
-            done = asyncio.run(rescore_run(run, config, by, which, progress, make_coach_pool))
+            done = run_in_loop(rescore_run(run, config, by, which, progress, make_coach_pool))
     except KeyboardInterrupt:
         err.print("interrupted; the same command goes on where this one stopped")
         raise typer.Exit(130) from None

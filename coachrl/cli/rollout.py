@@ -18,17 +18,17 @@ def rollout(
     as_json: Json = False,
 ) -> None:
     """Play some training tasks with the initial weights, and show each action with the coach's score and reasons."""
-    import asyncio
     import tempfile
     from pathlib import Path
 
+    from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.run import rollout_once
     from coachrl.report.transcript import print_episode
     from coachrl.runs.records import episode_line
 
     config = options.resolve()
     with tempfile.TemporaryDirectory() as folder:
-        episodes, scores = asyncio.run(rollout_once(config, count, Path(folder) / "ledger.jsonl", err))
+        episodes, scores = run_in_loop(rollout_once(config, count, Path(folder) / "ledger.jsonl", err))
     for episode in episodes:
         if as_json:
             print_json(json.loads(episode_line(episode, scores)))

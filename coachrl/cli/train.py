@@ -120,12 +120,11 @@ def _is_finished(run: Run) -> bool:
 
 
 def _print_dry_run(config: RunConfig, done: int, folder: Path | None) -> None:
-    import asyncio
-
     waiting.start("checking what the run would check: tasks, coach, packages, tokenizer")
+    from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.run import dry_run
 
-    for line in asyncio.run(dry_run(config, done, folder)).lines():
+    for line in run_in_loop(dry_run(config, done, folder)).lines():
         out.print(line)
 
 
@@ -137,10 +136,9 @@ def _train(config: RunConfig, run: Run, resume: bool) -> None:
             # First, since what follows imports for seconds.
             out.print(f"run {run.folder}; watch it with: coachrl view {quote(str(run.folder))}")
             waiting.start("starting")
-            import asyncio
-
+            from coachrl.commands.event_loop import run_in_loop
             from coachrl.commands.run import train_run
-        asyncio.run(train_run(config, run, out, resume))
+        run_in_loop(train_run(config, run, out, resume))
     except Exception:  # whatever ends it: a folder in which nothing was done is of no use to anybody
         run.discard_if_empty()
         raise

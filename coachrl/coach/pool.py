@@ -132,18 +132,22 @@ class CoachPool:
         submitted (faults, roles that are not coached) are left out. Raises CoachUnavailable where no call can go well,
         and BudgetExceeded, once the calls under way have come back: they are paid for.
         """
-        self._begin_held([action.id for episode in episodes for action in episode.all_actions])
-        ids = [action.id for episode in episodes for action in episode.all_actions if action.id in self._tasks]
-        if not ids:
+        actions = [action.id for episode in episodes for action in episode.all_actions]
+        self._begin_held(actions)
+        # Held here: where another settling fails meanwhile, `_end` forgets them all, and these may have come already.
+        asked = {action_id: self._tasks[action_id] for action_id in actions if action_id in self._tasks}
+        if not asked:
             return {}
         try:
             attributed = [episode.id for episode in episodes if episode.id in self._passes]
             found = await asyncio.gather(*(self._passes[episode_id] for episode_id in attributed))
-            await asyncio.gather(*(self._tasks[action_id][0] for action_id in ids))
+            await asyncio.gather(*(task for task, _ in asked.values()))
             # Entries go only once everything has come; where something failed above, `_end` cancels them all.
             for episode_id in attributed:
-                del self._passes[episode_id]
-            scores = {action_id: _given(*self._tasks.pop(action_id)) for action_id in ids}
+                self._passes.pop(episode_id, None)
+            for action_id in asked:
+                self._tasks.pop(action_id, None)
+            scores = {action_id: _given(*task) for action_id, task in asked.items()}
             contributions = dict(ChainMap(*found))
             return {key: _with_contribution(score, contributions.get(key)) for key, score in scores.items()}
         except BaseException:

@@ -28,8 +28,8 @@ from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_l
 from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
-from coachrl.errors import CheckpointError, EngineStuck, NothingTrained, ProcessLost
-from coachrl.jsonl import check_place, write_aside
+from coachrl.errors import CheckpointError, ConfigError, EngineStuck, NothingTrained, ProcessLost
+from coachrl.jsonl import check_place, json_line, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
 from coachrl.runs.beginning import (
@@ -219,7 +219,7 @@ async def evaluate_run(
     swap_policies: str | None = None,
 ) -> dict[str, Any]:
     """Held-out metrics of the run's last checkpoint, or of the initial weights. `episodes_file` gets one line an
-    episode.
+    episode; where it cannot be written, ConfigError is raised with a note that has the figures.
 
     swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
     if episodes_file is not None:
@@ -253,12 +253,15 @@ async def evaluate_run(
                 components.heldout_tasks, context, config.eval.samples_per_task, config.seed, "eval"
             )
             speed = speed_metrics(episodes, time.monotonic() - began)
+    metrics = {**evaluation_metrics(components.heldout_tasks, episodes), **speed}
     if episodes_file is not None:
         try:
             write_aside(episodes_file, "".join(episode_line(episode, {}) for episode in episodes))
-        except OSError as error:  # the figures are there all the same
-            log.error("--episodes %s was not written: %s", episodes_file, error.strerror)
-    return {**evaluation_metrics(components.heldout_tasks, episodes), **speed}
+        except OSError as error:
+            unwritten = ConfigError(f"--episodes {episodes_file} cannot be written: {error.strerror}")
+            unwritten.add_note(f"what was measured: {json_line(metrics).strip()}")  # it may have taken hours
+            raise unwritten from error
+    return metrics
 
 
 def _warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import json
+import logging
 import os
 import shlex
 import signal
@@ -26,9 +27,13 @@ from coachrl.types import Task
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
+log = logging.getLogger(__name__)
+
 _MOST_RESULT_BYTES = 16 * 2**20
 _DRAIN_S = 5.0
 """How long the rest of what an app has printed may take to be read once it has ended."""
+_ENDING_S = 5.0
+"""How long a function that is cancelled may take to end."""
 
 
 @dataclass(frozen=True)
@@ -191,14 +196,31 @@ def user_function(path: str, kind: str, arguments: Sequence[str]) -> Callable[..
 
 
 async def called(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
-    """What a function of the user's gives: awaited where it is async, else in a thread of that name. What ends a
-    program (`exit()`) is raised as an error of the function's."""
+    """What a function of the user's gives: of an async one in a task, else in a thread, of that name. What ends a
+    program (`exit()`), or its task, is raised as an error of the function's. One that does not end when it is cancelled
+    is waited for no longer than some seconds."""
     if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(type(function).__call__):
         return await in_a_thread(lambda: function(*arguments), name)
+    # A task of its own: whoever cancels that, or swallows a cancellation, does nothing to the run's.
+    running = asyncio.create_task(_awaited(function, arguments), name=name)
+    try:
+        return await asyncio.shield(running)
+    finally:
+        running.cancel()
+        _, still = await asyncio.wait({running}, timeout=_ENDING_S)
+        if still:
+            log.warning("%s does not end though it was told to; nobody waits for it any longer", name)
+        elif not running.cancelled():
+            running.exception()  # it is known, or came too late to matter
+
+
+async def _awaited(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     try:
         return await function(*arguments)
-    except SystemExit as error:
-        raise RuntimeError(f"SystemExit: {error}") from error
+    except (SystemExit, KeyboardInterrupt) as error:  # which asyncio lets out of the event loop
+        if not is_own_doing(error):
+            raise
+        raise RuntimeError(f"{type(error).__name__}: {said(error)}") from error
 
 
 def app_environment(endpoint: Endpoint, environment: Mapping[str, str], passed: frozenset[str]) -> dict[str, str]:

@@ -256,7 +256,14 @@ class Run:
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that was made here and failed before its first line of metrics, and those that
         were made to hold it: nothing half-written stays, and `latest` points where it did. Once it is gone nothing is
-        done, nor where it was moved away and something else has its name."""
+        done, nor where it was moved away and something else has its name. A disk that does not let it go is warned of:
+        what ended the run is told all the same."""
+        try:
+            self._discard_if_empty()
+        except (OSError, CheckpointError) as error:
+            log.warning("%s stays, since it cannot be removed: %s", self.folder, getattr(error, "strerror", error))
+
+    def _discard_if_empty(self) -> None:
         if not self._may_be_discarded or (self.folder / "metrics.jsonl").exists() or self.checkpoints():
             return
         self._may_be_discarded = False  # from now on the name may be another run's

@@ -101,6 +101,27 @@ async def test_calls_under_way_are_paid_for_and_so_waited_for_when_the_budget_en
         pool.submit(request_for(make_action("solver", "3 * 4", index=2)))
 
 
+async def test_what_ends_one_of_several_settlings_is_told_and_costs_no_other_what_has_come() -> None:
+    """As a rescore settles each action by itself."""
+
+    class Full(ScriptedCoach):
+        async def score(self, request: CoachRequest) -> CoachScore:
+            if request.action.index == 0:
+                raise OSError("no space left")
+            return await super().score(request)
+
+    pool = CoachPool(Full(lambda request: 5.0))
+    actions = [make_action("solver", "3 * 4", index=index) for index in range(3)]
+    settling = []
+    for action in actions:
+        pool.submit(request_for(action))
+        settling.append(pool.settle([Episode("e1", "t", "k", "p", (action,), Outcome(True))]))
+    failed, *others = await asyncio.gather(*settling, return_exceptions=True)
+    assert isinstance(failed, OSError)
+    assert [list(scores) for scores in others if isinstance(scores, dict)] == [["e1/1"], ["e1/2"]]
+    await pool.close()
+
+
 async def test_one_action_that_fails_costs_no_other_its_score_and_says_why() -> None:
     def score(request: CoachRequest) -> float:
         if request.action.index == 1:

@@ -1,6 +1,7 @@
 """Apps that misbehave: each costs its own episode, and no other's."""
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import re
@@ -16,6 +17,7 @@ from gateway_apps import user
 from coachrl.commands.build import play_of
 from coachrl.config import PipelineConfig, RunConfig
 from coachrl.errors import BackendError, ConfigError
+from coachrl.gateway import apps
 from coachrl.gateway.played_episode import PlayedEpisode
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
@@ -106,6 +108,35 @@ async def test_a_grader_that_hangs_is_given_up_and_its_episode_left_out(grade):
     HANGING.clear()
     [episode] = await play(gateway("asks", grade=f"{__name__}:{grade}", grade_timeout_s=0.3))
     assert re.fullmatch(rf"grader: .*:{grade} did not end within 0\.3 s for the result 'fine'", episode.infra_error)
+    HANGING.set()
+
+
+async def cancels_itself(*_):
+    asyncio.current_task().cancel()
+    await asyncio.sleep(LONG_S)
+
+
+async def test_what_cancels_its_own_task_costs_its_own_episode():
+    [episode] = await play(gateway("cancels_itself"))
+    assert episode.infra_error.startswith("app: ") and "cancels_itself raised CancelledError" in episode.infra_error
+    [episode] = await play(gateway("asks", grade=f"{__name__}:cancels_itself"))
+    assert "cancels_itself raised CancelledError" in episode.infra_error
+
+
+async def ends_for_nobody(*_):
+    while not HANGING.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.05)
+
+
+async def test_what_swallows_its_cancellation_is_waited_for_no_longer(monkeypatch, caplog):
+    monkeypatch.setattr(apps, "_ENDING_S", 0.2)
+    HANGING.clear()
+    [episode] = await play(gateway("ends_for_nobody", idle_timeout_s=0.3))
+    assert episode.infra_error == "app: it made no call and came to no end for 0.3 s"
+    [episode] = await play(gateway("asks", grade=f"{__name__}:ends_for_nobody", grade_timeout_s=0.3))
+    assert "ends_for_nobody did not end within 0.3 s" in episode.infra_error
+    assert [name in caplog.text for name in ("coachrl-app does not end", "coachrl-grader does not end")] == [True] * 2
     HANGING.set()
 
 

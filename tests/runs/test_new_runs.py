@@ -182,6 +182,18 @@ def test_a_run_is_discarded_where_the_disk_has_no_room_for_a_link(tmp_path, monk
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["one"]
 
 
+def test_a_run_that_the_disk_does_not_let_go_hides_nothing_of_what_ended_it(tmp_path, monkeypatch, caplog):
+    run = make_run(tmp_path)
+
+    def read_only(path, target):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "rename", read_only)
+    run.discard_if_empty()
+    assert (run.folder / "config.yaml").is_file()
+    assert f"{run.folder} stays, since it cannot be removed: Read-only file system" in caplog.text
+
+
 def test_a_discarded_run_leaves_its_name_to_others(tmp_path):
     run = make_run(tmp_path)
     run.discard_if_empty()

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from full_disk import room_for
 from tiny_models import write_tiny_model
 
 import coachrl
@@ -59,6 +60,13 @@ async def test_a_run_is_trained_evaluated_and_looked_at_inside_of_a_running_loop
     assert coachrl.evaluate(small)["eval/episodes"] == 2
     with pytest.raises(ConfigError, match=r"run folder .* exists"):
         coachrl.train(small)
+
+
+def test_episodes_for_which_there_is_no_room_are_an_error_that_tells_what_was_measured(small, tmp_path):
+    with room_for(100), pytest.raises(ConfigError, match=r"--episodes .* cannot be written: File too large") as caught:
+        coachrl.evaluate(small, episodes_file=tmp_path / "episodes.jsonl")
+    [note] = caught.value.__notes__
+    assert json.loads(note.partition(": ")[2])["eval/episodes"] == 2 and not list(tmp_path.glob("*episodes*"))
 
 
 def test_each_step_is_one_plain_line_where_no_loop_runs(small, capfd):

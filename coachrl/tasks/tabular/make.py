@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-import tempfile
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pandas as pd
 
 from coachrl.errors import ConfigError, TaskError
 from coachrl.files import read_text
-from coachrl.jsonl import write_aside
+from coachrl.jsonl import drop_left_of, place_aside, write_aside
 from coachrl.parsing import read_json
 from coachrl.seeding import generator
 from coachrl.tasks.records import read_file
@@ -187,26 +187,35 @@ def _id_column(train: pd.DataFrame, test: pd.DataFrame, target: str) -> str:
 
 def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, test: pd.DataFrame) -> Task:
     prompts_path, list_path = root / CLEANED_PROMPTS, root / f"{task_list}.jsonl"
+    if drop_left_of(root / task.name) and not _is_listed(task.name, root):  # by a process that was killed over it
+        task.remove_tables(root)
     if (root / "data_resplit" / task.name).exists():
         raise ConfigError(f"{root} has a task '{task.name}' already: set --name, or another --out")
     prompts = read_json(prompts_path, str(prompts_path)) if prompts_path.exists() else {}
     before = read_text(list_path, str(list_path)) if list_path.exists() else ""
+    alone = place_aside(root / task.name)
     try:
-        with tempfile.TemporaryDirectory() as folder:  # it is read as a run would, before a run could see it
-            alone = Path(folder)
-            task.write_tables(root, train, test)
-            (alone / "list").write_text(task.list_line(), encoding="utf-8")
-            (alone / "prompts").write_text(json.dumps({task.name: task.cleaned_prompt()}), encoding="utf-8")
-            made = _read_back(task, root, alone)
+        alone.mkdir(parents=True)
+        task.write_tables(root, train, test)
+        (alone / "list").write_text(task.list_line(), encoding="utf-8")
+        (alone / "prompts").write_text(json.dumps({task.name: task.cleaned_prompt()}), encoding="utf-8")
+        made = _read_back(task, root, alone)  # as a run would, before a run could see it
         write_aside(prompts_path, json.dumps(prompts | {task.name: task.cleaned_prompt()}, indent=1) + "\n")
         write_aside(list_path, before + task.list_line())
+        shutil.rmtree(alone, ignore_errors=True)
     except BaseException as error:  # Ctrl-C too leaves nothing
+        shutil.rmtree(alone, ignore_errors=True)
         task.remove_tables(root)
         # A write that fails for want of room names no file.
         if isinstance(error, OSError) and error.errno and not error.filename:
             error.filename = str(root)
         raise
     return made
+
+
+def _is_listed(name: str, root: Path) -> bool:
+    """Whether a list of tasks may name it: what is listed is whole, and nobody's to remove."""
+    return any(f'"{name}"' in read_text(path, str(path)) for path in root.glob("*.jsonl"))
 
 
 def _read_back(task: TabularTask, root: Path, alone: Path) -> Task:

@@ -1,6 +1,7 @@
 """A folder as Kaggle gives them becomes a task of DSBench by one command, or leaves nothing."""
 
 import csv
+import os
 import resource
 
 import pandas as pd
@@ -8,11 +9,13 @@ import pytest
 from command_line import coachrl
 from typer.testing import CliRunner
 
+from coachrl import jsonl
 from coachrl.cli.main import app
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.tasks import load_tasks
+from coachrl.tasks.tabular import make
 from coachrl.tasks.tabular.grading import grade_submission
 from coachrl.tasks.tabular.make import Wanted, _category, _id_column, _tables, _with_target, make_task
 
@@ -130,6 +133,37 @@ def test_a_full_disk_is_named_and_holds_nothing_of_the_task(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert str(done.exception) == f"[Errno 27] File too large: '{tmp_path / 'data'}'"
     assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("last", ["tables", "cleaned_prompts.json", "train.jsonl"])
+def test_a_task_that_a_kill_left_in_half_is_made_again(tmp_path, monkeypatch, last):
+    given = kaggle(tmp_path / "houses"), tmp_path / "data", "train", Wanted("price", category="regression")
+    if (killed := os.fork()) == 0:
+        written = make.write_aside
+        monkeypatch.setattr(make, "_read_back", lambda *_: os._exit(9) if last == "tables" else None)
+        monkeypatch.setattr(
+            make, "write_aside", lambda path, text: os._exit(9) if path.name == last else written(path, text)
+        )
+        make_task(*given)
+    assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == 9
+    assert (tmp_path / "data" / "answers" / "houses").is_dir()
+    assert make_task(*given).files["train.csv"].is_file()
+    assert len((tmp_path / "data" / "train.jsonl").read_text().splitlines()) == 1
+    assert not list((tmp_path / "data").glob(".*"))
+    (tmp_path / "data" / f".houses.00000000.{killed}").mkdir()  # as a kill leaves it right after the list was written
+    with pytest.raises(ConfigError, match="has a task 'houses' already"):
+        make_task(*given)
+    assert (tmp_path / "data" / "answers" / "houses" / "test_answer.csv").is_file()
+
+
+def test_ctrl_c_while_a_task_is_written_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(place):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jsonl, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make_task(kaggle(tmp_path / "houses"), tmp_path / "data", "train", Wanted("price", category="regression"))
+    assert not (tmp_path / "data").exists()
 
 
 def test_numbers_with_gaps_stay_numbers_and_a_taken_column_name_is_not_given_again(tmp_path, caplog):

@@ -1,0 +1,97 @@
+"""What users' own code does to the event loop that a command runs in."""
+
+import asyncio
+import os
+import signal
+import sys
+
+import pytest
+
+from coachrl.commands import event_loop
+from coachrl.commands.event_loop import run_in_loop
+from coachrl.errors import ConfigError
+
+LONG_S = 60.0
+
+
+def ends_the_program():
+    asyncio.get_running_loop().call_soon(sys.exit, 3)
+
+
+def stops_the_loop():
+    asyncio.get_running_loop().stop()
+
+
+def cancels_every_task():
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        (ends_the_program, r"has ended the program: exit\(3\)$"),
+        (stops_the_loop, "has stopped the event loop$"),
+        (cancels_every_task, "has cancelled tasks that are not its own$"),
+    ],
+)
+def test_what_ends_the_loop_is_one_line_and_the_work_ends_in_its_own_time(does, said):
+    ended = []
+
+    async def work():
+        does()
+        try:
+            await asyncio.sleep(LONG_S)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(True)
+
+    with pytest.raises(ConfigError, match=said):
+        run_in_loop(work())
+    assert ended == [True]
+
+
+def test_a_task_that_does_not_end_does_not_hold_up_the_end(monkeypatch, caplog):
+    monkeypatch.setattr(event_loop, "_ENDING_S", 0.1)
+
+    async def for_ever():
+        while True:
+            try:
+                await asyncio.sleep(LONG_S)
+            except asyncio.CancelledError:
+                caplog.clear()
+
+    async def work():
+        left = asyncio.create_task(for_ever(), name="left")
+        await asyncio.sleep(0)
+        return left
+
+    left = run_in_loop(work())
+    assert not left.done() and "task left does not end" in caplog.text
+    left._log_destroy_pending = False
+
+
+def test_an_error_of_the_work_is_told_as_it_is():
+    async def work():
+        raise RuntimeError("Event loop stopped")
+
+    with pytest.raises(RuntimeError, match=r"^Event loop stopped$"):
+        run_in_loop(work())
+
+
+def test_ctrl_c_is_what_it_is_to_asyncio():
+    before, ended = signal.signal(signal.SIGINT, signal.default_int_handler), []
+
+    async def work():
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await asyncio.sleep(LONG_S)
+        finally:
+            ended.append(True)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_in_loop(work())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended == [True]
