@@ -4,6 +4,7 @@ import csv
 import json
 import logging
 import sys
+from decimal import Decimal
 
 import pytest
 from math_files import load_math
@@ -183,6 +184,16 @@ def test_a_little_table_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeyp
     with pytest.raises(TaskError, match="it unpacks to more than 4,194,304 bytes"):
         load(f"tasks.train={path}")
     assert path.stat().st_size < 1 << 20
+
+
+def test_decimals_of_a_table_are_numbers(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra 'datasets' is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, answers = tmp_path / "a.parquet", ["1.50", "2.00", "-0.25", f"{'1' * 30}.75"]
+    rows = {"question": list("abcd"), "answer": [Decimal(answer) for answer in answers]}
+    parquet.write_table(pyarrow.table(rows), path)
+    found = load_math(path)
+    assert [task.ground_truth.answer for task in found] == ["1.50", "2", "-0.25", f"{'1' * 30}.75"]
 
 
 def test_a_field_that_is_not_there_is_named_with_the_nearest(tmp_path):
