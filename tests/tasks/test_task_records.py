@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from coachrl.cli.main import app
 from coachrl.config import dump_config, load_config, with_absolute_paths
 from coachrl.errors import TaskError
-from coachrl.resources import quiet_hub
+from coachrl.resources import quiet
 from coachrl.tasks import load_tasks
 
 ROWS = [{"question": f'Ann says "{n}",\nthen 1. Sum?', "reply": str(n + 1), "topic": "sums"} for n in range(20)]
@@ -249,7 +249,7 @@ def test_a_name_of_the_hub_stays_a_name_and_is_refused_in_one_line(tmp_path, mon
 def test_lines_of_the_hubs_library_about_each_attempt_are_kept_back_while_it_is_asked(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
     attempts = logging.getLogger("huggingface_hub.utils._http")
-    with quiet_hub():
+    with quiet("huggingface_hub"):
         attempts.warning("Retrying in 1s [Retry 1/5].")
     assert caplog.records == []
     attempts.warning("Retrying in 2s")
