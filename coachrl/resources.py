@@ -63,9 +63,10 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def quiet_hub() -> Iterator[None]:
-    """Keeps back the lines that the hub's library logs of each attempt; the error that it ends with says enough."""
-    logger = logging.getLogger("huggingface_hub")
+def quiet(library: str) -> Iterator[None]:
+    """Keeps back the lines that a library logs: that of the hub of each attempt, where the error that it ends with says
+    enough; transformers with names as a model's files have them, which a terminal would obey."""
+    logger = logging.getLogger(library)
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:

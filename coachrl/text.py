@@ -21,7 +21,9 @@ _SHOWN_IN_LINE = 300  # characters of a value, or of somebody's words, in one li
 # Controls (C0, C1), format characters (bidi overrides, zero widths, tags), halves of characters, and separators of
 # lines that no `\n` ends: what a terminal obeys, or a reader does not see.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_PASSWORD = re.compile(r"(?<=://)(?!\*\*\*@)[^\s/?#'\"]+(?=@)")  # to the last @: a password may hold one
+# Of a URL, also one that was taken for a path, which has one slash where the URL has two. To the last @: a password may
+# hold one.
+_PASSWORD = re.compile(r"((?<=://)|(?<=https:/)|(?<=http:/))(?!\*\*\*@)[^\s/?#'\"]+(?=@)")
 _KEY_NAMES = "key|token|secret|password|passwd|pwd|pass|auth|signature|sig|credential"
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _QUERY_KEY = re.compile(rf"(?i)([?&#][\w.-]*(?:{_KEY_NAMES})=)(?!\*\*\*)[^\s&#'\"]+")

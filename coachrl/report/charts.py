@@ -2,7 +2,7 @@
 
 A page must look right in light and dark and without a network, so colors are classes of `page.css`: `.c0` to `.c5` are
 agents' and of nothing else, `.n0` to `.n5` are grays, `.d0` to `.d5` dashes for eyes that tell colors badly. Every
-picture says in words what it shows.
+picture says in words what it shows; names in them are agents', tasks' and files' own words.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 
 from coachrl.stats import Estimate
+from coachrl.text import printable
 
 Point = tuple[float, float]
 Range = tuple[float, float]
@@ -106,13 +107,15 @@ def forest(title: str, rows: Sequence[tuple[str, Estimate]], null: float = 0.0) 
     behind = [*(plane.path("grid", [(tick, 0.0), (tick, 1.0)]) for tick in ticks)]
     behind.append(plane.path(_REFERENCE, [(null, 0.0), (null, 1.0)]))
     parts = [
-        Markup("<span>{}</span>{}").format(name, plane.svg(name, str(estimate), [*behind, *_interval(plane, estimate)]))
+        Markup("<span>{}</span>{}").format(
+            printable(name), plane.svg(name, str(estimate), [*behind, *_interval(plane, estimate)])
+        )
         for name, estimate in rows
     ]
     below = replace(plane, margins=(12, 12, 0, 20))
     scale = below.svg("scale", ", ".join(map(number, ticks)), below.labels_below(ticks, ""))
     return Markup('<div class="forest" role="group" aria-label="{}">{}<span></span>{}</div>').format(
-        title, Markup("").join(parts), scale
+        printable(title), Markup("").join(parts), scale
     )
 
 
@@ -176,7 +179,7 @@ class _Plane:
 
     def dot(self, x: float, y: float, color: str, radius: float, words: str) -> Markup:
         return Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(
-            color, self.x(x), self.y(y), radius, words
+            color, self.x(x), self.y(y), radius, printable(words)
         )
 
     def lines_across(self, ticks: Iterable[float]) -> list[Markup]:
@@ -197,7 +200,7 @@ class _Plane:
     def svg(self, label: str, words: str, parts: Iterable[Markup]) -> Markup:
         return Markup(
             '<svg viewBox="0 0 {:g} {:g}" role="img" aria-label="{}"><title>{}</title><desc>{}</desc>{}</svg>'
-        ).format(self.width, self.height, label, label, words, Markup("").join(parts))
+        ).format(self.width, self.height, printable(label), printable(label), printable(words), Markup("").join(parts))
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> Markup:

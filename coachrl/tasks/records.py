@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from coachrl.errors import TaskError
 from coachrl.files import named_path, parquet_rows, read_text, regular_file
 from coachrl.parsing import csv_rows, json_lines, parse_json
-from coachrl.resources import quiet_hub
+from coachrl.resources import quiet
 from coachrl.text import brief, nearest, one_line
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
     datasets.disable_progress_bars()
     saved = any((Path(name) / marker).is_file() for marker in _SAVED_BY_DATASETS)
     try:
-        with quiet_hub():
+        with quiet("huggingface_hub"):
             found = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, subset)
     except FileNotFoundError as error:
         if not Path(name).is_dir():

@@ -166,6 +166,18 @@ def test_replies_to_one_prompt_are_of_one_task_where_a_rollout_names_none(tmp_pa
     assert table_of(jsonl(tmp_path / "r.jsonl", rows), tmp_path, "verifiers")["task"].nunique() == 2
 
 
+def test_a_reward_of_verifiers_that_no_float_holds_is_outside_the_scale(tmp_path):
+    rows = [{"traces": [{"nodes": [], "rewards": {"right": {"score": 10**400, "weight": 1.0}}}]}]
+    with pytest.raises(ConfigError, match="reply 1: the score inf is outside 0:1"):
+        table_of(jsonl(tmp_path / "traces.jsonl", rows), tmp_path, "verifiers")
+
+
+def test_the_widest_scale_is_one(tmp_path):
+    rows = [{"s": s, "reply": "r"} for s in (0, 1e308)]
+    table = table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl", "score=s", "text=reply", scale="0:1e308")
+    assert table["score"].tolist() == [0, 10]
+
+
 NAMED = ("score=s", "text=reply", "task=id", "outcome=won", "role=who")
 
 
@@ -230,7 +242,7 @@ def test_a_list_of_objects_and_a_folder_without_files_are_one_line(tmp_path):
         table_of(tmp_path / "empty", tmp_path, "trl")
 
 
-@pytest.mark.parametrize("scale", ["1", "5:1", "0:inf", "a:b"])
+@pytest.mark.parametrize("scale", ["1", "5:1", "0:inf", "a:b", "-1e308:1e308"])
 def test_a_scale_that_is_none_is_refused(scale):
     with pytest.raises(ConfigError, match="--scale"):
         import_settings("jsonl", [], scale)

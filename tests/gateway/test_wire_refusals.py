@@ -80,6 +80,30 @@ def test_a_chat_completion_is_refused_with_the_name_of_the_field(fields, param):
 
 
 @pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"messages": ["?"]}, "messages[0]: Input should be an object"),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages[0].content: Input should be a valid string or a valid list",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+            "messages[0].content[0].text: Input should be a valid string",
+        ),
+        ({"messages": [{"role": "user", "content": [{"text": "?"}]}]}, "messages[0].content[0].type: Field required"),
+        ({"stop": ["a", 5]}, "stop[1]: Input should be a valid string"),
+        ({"tool_choice": "any"}, "tool_choice: Input should be 'auto', 'none' or 'required' or an object"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function: Field required"),
+    ],
+)
+def test_of_a_field_that_may_be_several_things_the_error_is_of_the_one_that_was_given(fields, said):
+    with pytest.raises(BadRequest) as refused:
+        chat.read(chat_body(**fields))
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),

@@ -88,3 +88,11 @@ def test_a_curve_is_described_in_words() -> None:
     svg = str(Chart("reward", [one, Series("two", [(1.0, 0.5)])], "n", unit="points").svg())
     assert "<title>reward (points) by training step</title><desc>one: 2 → 3; two: 0.5 at step 1</desc>" in svg
     assert "<title>reward by training step</title>" in str(Chart("reward", [one], "n").svg())
+
+
+def test_names_in_pictures_turn_round_and_hide_nothing() -> None:
+    name, shown = "a\u202e<b>\x9b\x1b", r"a\u202e&lt;b&gt;\x9b\x1b"
+    chart = Chart(name, [Series(name, [(1.0, 2.0), (2.0, 3.0)])], "", name)
+    rows = forest(name, [(name, Estimate(0.5, 0.1, 0.9, 4, 4))])
+    pictures = chart.svg() + rows + reliability([(name, 5.0, Estimate(0.5, 0.1, 0.9, 4, 4))])
+    assert shown in chart.svg() and shown in rows and not {"\u202e", "\x9b", "\x1b"} & set(pictures)

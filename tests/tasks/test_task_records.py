@@ -4,6 +4,7 @@ import csv
 import json
 import logging
 import sys
+from decimal import Decimal
 
 import pytest
 from math_files import load_math
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from coachrl.cli.main import app
 from coachrl.config import dump_config, load_config, with_absolute_paths
 from coachrl.errors import TaskError
-from coachrl.resources import quiet_hub
+from coachrl.resources import quiet
 from coachrl.tasks import load_tasks
 
 ROWS = [{"question": f'Ann says "{n}",\nthen 1. Sum?', "reply": str(n + 1), "topic": "sums"} for n in range(20)]
@@ -185,6 +186,16 @@ def test_a_little_table_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeyp
     assert path.stat().st_size < 1 << 20
 
 
+def test_decimals_of_a_table_are_numbers(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra 'datasets' is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, answers = tmp_path / "a.parquet", ["1.50", "2.00", "-0.25", f"{'1' * 30}.75"]
+    rows = {"question": list("abcd"), "answer": [Decimal(answer) for answer in answers]}
+    parquet.write_table(pyarrow.table(rows), path)
+    found = load_math(path)
+    assert [task.ground_truth.answer for task in found] == ["1.50", "2", "-0.25", f"{'1' * 30}.75"]
+
+
 def test_a_field_that_is_not_there_is_named_with_the_nearest(tmp_path):
     path = csv_file(tmp_path / "a.csv")
     for what in ("problem", "answer", "category", "level", "id"):
@@ -238,7 +249,7 @@ def test_a_name_of_the_hub_stays_a_name_and_is_refused_in_one_line(tmp_path, mon
 def test_lines_of_the_hubs_library_about_each_attempt_are_kept_back_while_it_is_asked(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
     attempts = logging.getLogger("huggingface_hub.utils._http")
-    with quiet_hub():
+    with quiet("huggingface_hub"):
         attempts.warning("Retrying in 1s [Retry 1/5].")
     assert caplog.records == []
     attempts.warning("Retrying in 2s")

@@ -138,7 +138,10 @@ def _reward(rewards: Any) -> float | None:
     parts = [(one.get("score"), one.get("weight", 1.0)) for one in given]
     if not parts or not all(isinstance(number, int | float) for part in parts for number in part):
         return None
-    return float(sum(score * weight for score, weight in parts))
+    try:
+        return float(sum(score * weight for score, weight in parts))
+    except OverflowError:  # a whole number that no float holds
+        return math.inf
 
 
 def _trajectories(lines: Iterator[Row], file: Path) -> Iterator[Row]:

@@ -82,7 +82,7 @@ def import_settings(source: str, columns: Sequence[str], scale: str) -> ImportSe
         low, high = (float(part) for part in scale.split(":"))
     except ValueError:
         raise ConfigError(f"--scale {scale}: write the lowest and the highest score, as 0:1") from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    if not (math.isfinite(low) and math.isfinite(high - low) and low < high):
         raise ConfigError(f"--scale {scale}: the lowest score stands first, as in 0:1")
     return ImportSettings(source, named, low, high)  # type: ignore[arg-type]
 
@@ -194,7 +194,7 @@ class _Reply:
             raise ConfigError(
                 f"{self.place}: the score {brief(value)} is outside {low:g}:{high:g}; say --scale LOW:HIGH"
             )
-        return 10 * (value - low) / (high - low)
+        return 10 * ((value - low) / (high - low))
 
     @property
     def outcome(self) -> bool | None:

@@ -25,6 +25,8 @@ MOST_TOKENS = 2**31 - 1  # of a reply: no model writes so many, and no engine co
 PIECE = 24  # characters, about: what is sent at a time of a reply that is there as a whole
 
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_STEP = re.compile(r"[.\[]")  # into a place, as of messages[0].content
+_SHOULD_BE = "Input should be "
 _WORDS = re.compile(rf"\s*\S{{1,{PIECE}}}|\s+")
 
 
@@ -103,9 +105,20 @@ def read_part(kind: type[Read], body: Any) -> Read:
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        wrong = error.errors(include_url=False, include_context=False)[0]
-        place = _place(wrong["loc"])
-        raise BadRequest(f"{place}: {one_line(wrong['msg'])}", place) from None
+        place, what = _wrong(error)
+        raise BadRequest(f"{place}: {one_line(what)}", place) from None
+
+
+def _wrong(error: ValidationError) -> tuple[str, str]:
+    """A field, and what is wrong with it. Of one that may be several things, pydantic says of each why it is not that:
+    what it was meant to be, it is to its deepest place."""
+    found: dict[str, list[str]] = {}
+    for wrong in error.errors(include_url=False, include_context=False, include_input=False):
+        what = f"{_SHOULD_BE}an object" if wrong["type"] == "model_type" else wrong["msg"]
+        found.setdefault(_place(wrong["loc"]), []).append(what)
+    deepest = max(found, key=lambda place: len(_STEP.findall(place)))
+    first, *others = found[deepest]
+    return deepest, " or ".join([first, *(other.removeprefix(_SHOULD_BE) for other in others)])
 
 
 def _place(location: Sequence[str | int]) -> str:

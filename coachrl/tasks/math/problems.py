@@ -231,8 +231,8 @@ def _reference(entry: Mapping[str, Any], key: str, place: str) -> str:
     answer = entry[key]
     if isinstance(answer, list) and len(answer) == 1:
         answer = answer[0]
-    if isinstance(answer, float) and isfinite(answer):
-        answer = int(answer) if answer.is_integer() else format(Decimal(repr(answer)), "f")
+    if isinstance(answer, float | Decimal) and isfinite(answer):
+        answer = int(answer) if answer == int(answer) else format(Decimal(str(answer)), "f")
     text = "" if isinstance(answer, bool) or not isinstance(answer, str | int) else str(answer).strip()
     if not text or text.casefold() == "nan":
         raise TaskError(f"{place}: '{one_line(key)}' must be a number or text, not {brief(answer)}")

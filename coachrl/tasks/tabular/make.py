@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ def make_task(folder: Path, root: Path, task_list: str, wanted: Wanted) -> Task:
     """Write the folder's task below `root` and into its list `task_list`.jsonl, and read it back as a run would.
 
     Raises TaskError and ConfigError for what cannot be used, and leaves nothing then."""
-    name = wanted.name or folder.resolve().name
+    # realpath, since resolve raises for links that go in circles, as which reading its tables names the folder.
+    name = wanted.name or Path(os.path.realpath(folder)).name
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"'{one_line(name)}' cannot be a task's name: set --name, in letters, digits, '.', '-' and '_'"

@@ -97,6 +97,7 @@ def test_a_test_table_with_answers_is_taken_as_it_is_and_rows_without_names_get_
         (["twice", "--target", "n", "--id", "x"], "--id x: it names several rows of train.csv alike"),
         (["alone", "--target", "n"], "beside n and Id its train.csv and test.csv share no column"),
         (["houses/train.csv", "--target", "price"], "is a file: name the folder that holds train.csv"),
+        (["circle", "--target", "price"], "circle/train.csv: No such file or directory"),
         (["houses", "--target", "price", "--out", "houses/train.csv/x"], "train.csv is a file, and no folder"),
     ],
 )
@@ -109,6 +110,7 @@ def test_what_cannot_become_a_task_is_one_line_and_leaves_nothing(tmp_path, argu
     table(tmp_path / "sums" / "train.csv", ["x", "n"], [[n, f"${n}"] for n in range(40)])
     table(tmp_path / "twice" / "train.csv", ["x", "n"], [[n // 2, n / 3] for n in range(40)])
     table(tmp_path / "alone" / "train.csv", ["Id", "n"], [[n, n / 3] for n in range(40)])
+    (tmp_path / "circle").symlink_to("circle")
     folder, *options = arguments
     given = dict(zip(options[::2], options[1::2], strict=True))
     root = tmp_path / given.pop("--out", "data")

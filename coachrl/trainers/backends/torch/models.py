@@ -12,7 +12,7 @@ from typing import Any
 
 from coachrl.errors import PolicyError
 from coachrl.parsing import read_json
-from coachrl.resources import quiet_hub
+from coachrl.resources import quiet
 from coachrl.text import first_line, one_line, said
 from coachrl.trainers.backends.torch import smollm2, tiny_random
 
@@ -151,7 +151,7 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        with quiet_hub():
+        with quiet("huggingface_hub"):
             return Path(snapshot_download(name, allow_patterns=_MODEL_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise PolicyError(

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +21,8 @@ from torch import Tensor
 
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
-from coachrl.resources import cache_folder
-from coachrl.text import first_line
+from coachrl.resources import cache_folder, quiet
+from coachrl.text import counted, first_line, one_line
 from coachrl.trainers.backends.base import ADAM_BETAS
 from coachrl.trainers.backends.torch import compiled, disk_errors, gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import linears
@@ -57,22 +58,32 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
     transformers_logging.disable_progress_bar()
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            str(folder),
-            dtype=dtype,
-            local_files_only=True,
-            output_loading_info=True,
-            trust_remote_code=False,  # without it, somebody would be asked
-            use_safetensors=True,
-        )
+        with quiet("transformers"):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                str(folder),
+                dtype=dtype,
+                local_files_only=True,
+                output_loading_info=True,
+                trust_remote_code=False,  # without it, somebody would be asked
+                use_safetensors=True,
+            )
     except Exception as error:  # whatever a library makes of files that are not as it expects them
         raise PolicyError(f"model {folder}: it cannot be loaded: {why_not_loaded(error)}") from error
     model, found = loaded
     if found["missing_keys"]:
         raise PolicyError(f"model {folder}: weights are missing: {', '.join(sorted(found['missing_keys'])[:3])}")
+    if found["unexpected_keys"]:
+        _warn_of_unread(folder, tuple(sorted(found["unexpected_keys"])))
     if broken := [name for name, weights in model.named_parameters() if not is_finite(weights)]:
         raise PolicyError(f"model {folder}: its weights are not finite: {', '.join(broken[:3])}")
     return model.to(device).eval()  # no dropout in training either: pi and pi_old must be one function
+
+
+@cache
+def _warn_of_unread(folder: Path, names: tuple[str, ...]) -> None:
+    """Once for each folder: policies, references and generators are loaded of the same one."""
+    shown = one_line(", ".join(names[:3]))
+    log.warning("model %s: left out %s that its kind does not have: %s", folder, counted(len(names), "weight"), shown)
 
 
 def load_generator(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:

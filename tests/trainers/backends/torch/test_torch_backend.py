@@ -18,7 +18,7 @@ from torch_backends import EXACT, generate, logprobs_now, samples_of, weights
 from coachrl.errors import ContextOverflow, PolicyError
 from coachrl.trainers.backends.torch.backend import TorchBackend, pick_device
 from coachrl.trainers.backends.torch.engine.linears import PackedLinear
-from coachrl.trainers.backends.torch.policy import TrainablePolicy, reference_kl
+from coachrl.trainers.backends.torch.policy import TrainablePolicy, load_model, reference_kl
 from coachrl.types import SamplingParams
 
 
@@ -222,6 +222,21 @@ def test_a_model_whose_weights_are_missing(tiny_model, tmp_path):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(PolicyError, match=r"weights are missing: model\.norm\.weight"):
         TorchBackend({"solver": folder}, EXACT)
+
+
+def test_names_of_weights_that_nobody_reads_are_one_plain_line(tiny_model, tmp_path, caplog, capfd):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors") | {"a\x1b]52;c;b\x07": torch.zeros(1)}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for _ in range(2):
+        load_model(folder, torch.float32, torch.device("cpu"))
+    [said] = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert said == f"model {folder}: left out 1 weight that its kind does not have: a\\x1b]52;c;b\\x07"
+    assert "\x1b" not in "".join(capfd.readouterr()) + caplog.text
 
 
 async def test_a_prompt_that_leaves_no_room(make):
