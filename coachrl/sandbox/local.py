@@ -142,12 +142,13 @@ class LocalSandbox(Sandbox):
 
     async def close(self) -> None:
         self._closed = True
-        if self._zygote is not None:
-            self._zygote.end()
-            self._zygote = None
-        if self.cgroups is not None:
-            self.cgroups.close()
-            self.cgroups = None
+        async with self._starting:  # what is just being started ends, too
+            if self._zygote is not None:
+                self._zygote.end()
+                self._zygote = None
+            if self.cgroups is not None:
+                self.cgroups.close()
+                self.cgroups = None
 
     async def check(self) -> list[Finding]:
         """Try each control from inside, now. Raises SandboxUnavailable where the sandbox cannot start at all."""
@@ -218,6 +219,9 @@ class LocalSandbox(Sandbox):
             raise StartFailure(late, "try again where less is running") from None
         except ConnectionError:
             ready = b""
+        except BaseException:  # nobody waits for it any more
+            zygote.end()
+            raise
         if not ready:
             zygote.end()
             said = zygote.last_words()

@@ -107,40 +107,6 @@ async def test_workspaces_may_be_made_while_others_are_closed(local):
     await asyncio.gather(*(open_and_close() for _ in range(8)))
 
 
-async def broken_off(make, after):
-    """Break `make()` off after the event loop has gone round so often; what it made is closed where it came first."""
-    making = asyncio.create_task(make())
-    for _ in range(after):
-        await asyncio.sleep(0)
-    making.cancel()
-    for made in await asyncio.gather(making, return_exceptions=True):
-        if not isinstance(made, BaseException):
-            await made.close()
-
-
-async def test_a_workspace_whose_making_was_broken_off_has_no_room(bait, tmp_path):
-    (tmp_path / "given").write_bytes(bytes(6 << 20))
-    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=8, concurrency=1))
-    first = await box.open({"given": tmp_path / "given"})
-    box.all_files_mb = 14
-    for after in range(0, 300, 10):
-        await broken_off(first.copy, after)
-        await broken_off(lambda: box.open({"given": tmp_path / "given"}), after)
-    await (await first.copy()).close()
-    await box.close()
-
-
-async def test_a_workspace_whose_closing_was_broken_off_has_no_room(bait):
-    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=8, concurrency=1))
-    first = await box.open({})
-    box.all_files_mb = 8
-    assert (await first.run("open('f', 'wb').write(bytes(3 << 20))")).state == "ok"
-    for after in range(1, 12):
-        copy = await first.copy()
-        await broken_off(copy.close, after)
-    await box.close()
-
-
 async def test_disk_bomb_ends(cell):
     code = "import itertools\nfor n in itertools.count():\n    open(f'{n % 32}', 'ab').write(bytes(1 << 20))"
     execution = await cell.run(code)

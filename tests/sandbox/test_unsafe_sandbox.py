@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -123,18 +122,6 @@ async def test_a_link_in_the_place_of_the_workspace_leads_nowhere(cell, tmp_path
     await cell.close()
     assert tmp_path.stat().st_mode & 0o777 == 0o755 and (tmp_path / "theirs").exists()
     assert (await cell.run("print(1)")).state == "infrastructure"
-
-
-async def test_a_copy_that_was_broken_off_leaves_nothing(cell):
-    Path(cell.root, "given").write_bytes(bytes(8 << 20))
-    for after in range(2, 6):
-        copying = asyncio.create_task(cell.copy())
-        for _ in range(after):
-            await asyncio.sleep(0)
-        copying.cancel()
-        await asyncio.gather(copying, return_exceptions=True)
-        assert copying.cancelled()
-        assert cell._sandbox.workspaces == {cell}
 
 
 async def test_a_file_that_has_no_end_is_not_waited_for(tmp_path):
