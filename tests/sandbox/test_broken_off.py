@@ -70,9 +70,17 @@ async def starting(box):
     return opening, begun
 
 
+def runs(pid):
+    """Also where nobody has reaped it yet, a process that has ended does not."""
+    try:
+        return ") Z " not in Path("/proc", str(pid), "stat").read_text()
+    except OSError:
+        return False
+
+
 async def have_ended(pids):
     async with asyncio.timeout(60):
-        while any(Path("/proc", str(pid)).exists() for pid in pids):
+        while any(map(runs, pids)):
             await asyncio.sleep(0.01)
 
 
