@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
@@ -13,6 +14,8 @@ from coachrl.files import regular_file
 from coachrl.sandbox.inside.files import parts_of
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.types import Execution
+
+_Result = TypeVar("_Result")
 
 WITHOUT_WORKSPACE = "import os, sys; sys.path[:] = [path for path in sys.path if path not in ('', os.getcwd())]\n"
 """The first line of a program of coachrl's own: agents leave modules in the workspace, and it is to import none."""
@@ -84,3 +87,14 @@ def read_host_files(files: Mapping[str, Path], limits: Limits) -> dict[str, byte
                 f"max_files={limits.max_files}: {path} is beyond that"
             )
     return data
+
+
+async def to_its_end(work: Coroutine[object, object, _Result]) -> _Result:
+    """What `work` gives. Where the task that calls this is cancelled, it waits for the end of `work` first: what was
+    begun elsewhere is done there all the same."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise

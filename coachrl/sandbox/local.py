@@ -24,7 +24,7 @@ from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError, SandboxUnavailable
 from coachrl.sandbox import bubblewrap, cgroups, checks
 from coachrl.sandbox.answers import checked_names, execution_of, read_answer, read_header
-from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files
+from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files, to_its_end
 from coachrl.sandbox.cgroups import Cgroups
 from coachrl.sandbox.checks import Finding
 from coachrl.sandbox.inside import wire
@@ -142,12 +142,13 @@ class LocalSandbox(Sandbox):
 
     async def close(self) -> None:
         self._closed = True
-        if self._zygote is not None:
-            self._zygote.end()
-            self._zygote = None
-        if self.cgroups is not None:
-            self.cgroups.close()
-            self.cgroups = None
+        async with self._starting:  # what is just being started ends, too
+            if self._zygote is not None:
+                self._zygote.end()
+                self._zygote = None
+            if self.cgroups is not None:
+                self.cgroups.close()
+                self.cgroups = None
 
     async def check(self) -> list[Finding]:
         """Try each control from inside, now. Raises SandboxUnavailable where the sandbox cannot start at all."""
@@ -218,6 +219,9 @@ class LocalSandbox(Sandbox):
             raise StartFailure(late, "try again where less is running") from None
         except ConnectionError:
             ready = b""
+        except BaseException:  # nobody waits for it any more
+            zygote.end()
+            raise
         if not ready:
             zygote.end()
             said = zygote.last_words()
@@ -281,10 +285,13 @@ class LocalWorkspace(Workspace):
         """Have it made inside. failed: what a SandboxError says that is raised where it cannot be."""
         bounds = {"disk_mb": self._limits.disk_mb, "max_files": self._limits.max_files}
         try:
-            await self.ask({**request, **bounds}, payload=payload)
+            await to_its_end(self.ask({**request, **bounds}, payload=payload))
         except (SandboxError, FileNotFoundError) as error:  # the latter of a copy of what is closed
             await self.close()
             raise SandboxError(f"{failed}: {error}") from error
+        except asyncio.CancelledError:
+            await self.close()  # nobody else knows of it
+            raise
 
     async def close(self) -> None:
         if self._closed:
@@ -294,7 +301,7 @@ class LocalWorkspace(Workspace):
             writer.close()
         # Gone with the zygote, or never made: nothing is left to remove.
         with contextlib.suppress(SandboxError, FileNotFoundError):
-            await self.ask({"op": "close"})
+            await to_its_end(self.ask({"op": "close"}))
         self._closed = True
 
     async def ask(

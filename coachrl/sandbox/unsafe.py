@@ -21,7 +21,7 @@ from pathlib import Path
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
 from coachrl.sandbox.answers import execution_of
-from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files
+from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files, to_its_end
 from coachrl.sandbox.bubblewrap import environment
 from coachrl.sandbox.inside import files as inside_files
 from coachrl.sandbox.inside import plain
@@ -114,10 +114,13 @@ class UnsafeWorkspace(Workspace):
                 raise SandboxError("the workspace is closed, or earlier code removed it")
             copied = UnsafeWorkspace(self._sandbox)
             try:
-                await asyncio.to_thread(inside_files.copy, self.root, copied.root)
+                await to_its_end(asyncio.to_thread(inside_files.copy, self.root, copied.root))
             except OSError as error:
                 await copied.close()
                 raise SandboxError(f"the workspace could not be copied: {error}") from error
+            except asyncio.CancelledError:
+                await copied.close()
+                raise
         return copied
 
     async def close(self) -> None:
