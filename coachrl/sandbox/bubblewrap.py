@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -138,7 +140,27 @@ def arguments(bwrap: str, packages: Packages, uid: int) -> list[str]:
     return [*command, "--", str(_python()), "-s", "-P", "-c", start]
 
 
-def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+@dataclass
+class Bubblewrap:
+    """bubblewrap as it runs, and a file (pidfd) of the first process inside; None where there is none yet."""
+
+    process: subprocess.Popen[bytes]
+    first: int | None = None
+
+    def end(self) -> None:
+        """End both: until bubblewrap has told the first process to end with it, that would wait for it for ever."""
+        if self.first is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.first, signal.SIGKILL)
+            os.close(self.first)
+            self.first = None
+        elif self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)  # the first process is of its session at that time
+        self.process.kill()
+        self.process.wait()
+
+
+def start(packages: Packages, control: int, errors: IO[bytes]) -> Bubblewrap:
     """Start bubblewrap with the file `control` as the interpreter's file 0 and `errors` as its stderr.
 
     Started by root, agents' code becomes the host's user `nobody`: a root without capabilities would still own the
@@ -151,48 +173,53 @@ def start(packages: Packages, control: int, errors: IO[bytes]) -> subprocess.Pop
     # The kernel counts what lies in sockets for a user, all processes together, and lets one send more only below its
     # own limit. That of programs is 512; they get beyond it by what each of the machine's processors sends at once.
     allow_open_files()
-    if os.getuid() != 0:
-        return _begin(arguments(bwrap, packages, CODE_UID), control, errors)
+    as_root = os.getuid() == 0
     info, go = os.pipe(), os.pipe()
+    command = arguments(bwrap, packages, 0 if as_root else CODE_UID)
+    command[1:1] = ["--info-fd", str(info[1]), *(("--userns-block-fd", str(go[0])) if as_root else ())]
     try:
-        command = arguments(bwrap, packages, 0)
-        command[1:1] = ["--info-fd", str(info[1]), "--userns-block-fd", str(go[0])]
-        process = _begin(command, control, errors, (info[1], go[0]))
-        os.close(info[1])
-        _map_users(_read_info(info[0]), f"0 0 1\n{CODE_UID} {_NOBODY} 1\n")
-        os.write(go[1], b"\n")
+        try:
+            started = Bubblewrap(_begin(command, control, errors, (info[1], go[0])))
+        finally:
+            os.close(info[1])
+        try:
+            if (first := _first_inside(info[0])) is not None:
+                started.first = os.pidfd_open(first)
+                if as_root:
+                    _map_users(first, f"0 0 1\n{CODE_UID} {_NOBODY} 1\n")
+            os.write(go[1], b"\n")
+        except BaseException:
+            started.end()
+            raise
     finally:
-        for fd in (info[0], go[0], go[1]):
+        for fd in (info[0], *go):
             os.close(fd)
-    return process
+    return started
 
 
-def _begin(command: list[str], control: int, errors: IO[bytes], more: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+def _begin(command: list[str], control: int, errors: IO[bytes], more: tuple[int, ...]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command, stdin=control, stdout=subprocess.DEVNULL, stderr=errors, env={}, pass_fds=more, start_new_session=True
     )
 
 
-def _read_info(fd: int) -> bytes:
-    """The JSON object that bubblewrap writes piece by piece; empty where it ended first."""
+def _first_inside(fd: int) -> int | None:
+    """The process number in the JSON object that bubblewrap writes piece by piece; None where it ended first, of which
+    its stderr says why."""
     text = b""
     while not text.rstrip().endswith(b"}"):
         piece = os.read(fd, 4096)
         if not piece:
-            return b""
+            return None
         text += piece
-    return text
+    return int(json.loads(text)["child-pid"])
 
 
-def _map_users(info: bytes, mapping: str) -> None:
-    if not info:
-        return  # bubblewrap ended before it had a user namespace; its stderr says why
-    child = int(json.loads(info)["child-pid"])
+def _map_users(first: int, mapping: str) -> None:
     try:
-        Path("/proc", str(child), "gid_map").write_text(mapping)
-        Path("/proc", str(child), "uid_map").write_text(mapping)
+        Path("/proc", str(first), "gid_map").write_text(mapping)
+        Path("/proc", str(first), "uid_map").write_text(mapping)
     except OSError as error:
-        os.kill(child, signal.SIGKILL)
         raise SandboxUnavailable(
             f"the sandbox cannot map root and nobody into a user namespace ({error.strerror}): give this container the "
             "capabilities SETUID and SETGID and user ids up to 65534, or run coachrl as a user other than root"

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import socket
-import subprocess
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from coachrl.errors import SandboxError, SandboxUnavailable
 from coachrl.sandbox import bubblewrap, cgroups, checks
 from coachrl.sandbox.answers import checked_names, execution_of, read_answer, read_header
 from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files, to_its_end
+from coachrl.sandbox.bubblewrap import Bubblewrap
 from coachrl.sandbox.cgroups import Cgroups
 from coachrl.sandbox.checks import Finding
 from coachrl.sandbox.inside import wire
@@ -60,15 +60,14 @@ class _BrokenByCode(SandboxError):
 class _Zygote:
     """programs: names of the workspaces in which the agent's code runs now."""
 
-    process: subprocess.Popen[bytes]
+    bubblewrap: Bubblewrap
     control: socket.socket
     errors: IO[bytes]
     programs: set[str] = field(default_factory=set)
 
     def end(self) -> None:
         self.control.close()
-        self.process.kill()
-        self.process.wait()
+        self.bubblewrap.end()
 
     async def hand_over(self, files: Sequence[int]) -> None:
         """Give the waiting process the files of a request, once it has taken enough of those before. Raises
@@ -92,7 +91,7 @@ class _Zygote:
 
     @property
     def alive(self) -> bool:
-        return self.process.poll() is None
+        return self.bubblewrap.process.poll() is None
 
     async def why_lost(self, name: str, goes_on: bool) -> SandboxError:
         """Why the answer to a request of the workspace `name` does not come, and whether its program is to blame.
@@ -105,7 +104,7 @@ class _Zygote:
         # What watches over one program is out of the others' reach. Where everything ended, several may have done it,
         # and none is blamed for another. A signal to bubblewrap itself comes from outside: no program sees it.
         if not goes_on:
-            blamed = blamed and self.programs == {name} and not self.alive and self.process.returncode >= 0
+            blamed = blamed and self.programs == {name} and not self.alive and self.bubblewrap.process.returncode >= 0
             logger.error("the sandbox ended while %d programs ran: %s", len(self.programs), self.last_words())
         said = f"its process ended, or the workspace was closed, meanwhile. {self.last_words()}".rstrip()
         return _BrokenByCode(said) if blamed else SandboxError(said)
@@ -226,7 +225,7 @@ class LocalSandbox(Sandbox):
             zygote.end()
             said = zygote.last_words()
             raise StartFailure(said or "it ended without a word", bubblewrap.explain(said))
-        logger.debug("sandbox started, process %d", zygote.process.pid)
+        logger.debug("sandbox started, process %d", zygote.bubblewrap.process.pid)
         return zygote
 
     async def _make_workspace(self, zygote: _Zygote, data: Mapping[str, bytes], limits: Limits) -> LocalWorkspace:

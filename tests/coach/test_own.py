@@ -429,7 +429,7 @@ async def test_a_score_that_no_file_could_hold_is_a_failure_and_ends_no_run(
     pool = CoachPool(OwnCoach(f"{module}:{name}"), concurrency=1, ledger=tmp_path / "ledger.jsonl")
     [score] = await score_all(pool, [REQUEST])
     assert (score.status, score.process_0_10) == ("failed", None)
-    assert score.rationale.endswith(f"gave a score that cannot be written down: {reason}")
+    assert f"gave a score that cannot be written down: {reason}" in score.rationale  # Python 3.13 names the value, too
 
 
 async def test_numbers_of_numpy_in_a_score_are_numbers(module: str, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def fields(pid):
 
 def processes(sandbox):
     """pid -> fields of its status, of all that the sandbox runs."""
-    found = {pid: fields(pid) for pid in descendants(sandbox._zygote.process.pid)}
+    found = {pid: fields(pid) for pid in descendants(sandbox._zygote.bubblewrap.process.pid)}
     return {pid: known for pid, known in found.items() if known}
 
 
@@ -124,7 +124,7 @@ async def test_none_is_blamed_where_the_end_of_the_sandbox_takes_its_time(local)
 
 async def test_a_sandbox_that_is_ended_from_outside_blames_no_program(local):
     cell, task = await running(local)
-    local._zygote.process.kill()
+    local._zygote.bubblewrap.process.kill()
     assert (await task).state == "infrastructure"
     await cell.close()
 

@@ -65,7 +65,7 @@ async def starting(box):
     others = descendants(os.getpid())
     opening = asyncio.create_task(box.open({}))
     async with asyncio.timeout(60):
-        while len(begun := descendants(os.getpid()) - others) < 3:  # the interpreter is one of them
+        while not (begun := descendants(os.getpid()) - others):
             await asyncio.sleep(0.01)
     return opening, begun
 

@@ -150,7 +150,7 @@ async def test_a_daemon_does_not_outlive_its_execution(cell):
 
 
 async def test_cancelling_ends_the_execution(local, cell):
-    waiting = descendants(local._zygote.process.pid)
+    waiting = descendants(local._zygote.bubblewrap.process.pid)
     code = "import time\nwhile True: open('beat', 'a').write('x'); time.sleep(0.01)"
     task = asyncio.create_task(cell.run(code, timeout_s=600))
     while "beat" not in await cell.files():
@@ -159,7 +159,7 @@ async def test_cancelling_ends_the_execution(local, cell):
     with pytest.raises(asyncio.CancelledError):
         await task
     async with asyncio.timeout(60):
-        while descendants(local._zygote.process.pid) - waiting:
+        while descendants(local._zygote.bubblewrap.process.pid) - waiting:
             await asyncio.sleep(0.02)
     beats = await cell.read("beat")
     await asyncio.sleep(0.2)
@@ -188,7 +188,7 @@ async def test_a_dead_zygote_is_infrastructure_and_is_replaced(local):
     task = asyncio.create_task(old.run("open('started', 'w'); import time; time.sleep(600)"))
     while "started" not in await old.files():
         await asyncio.sleep(0.02)
-    local._zygote.process.kill()
+    local._zygote.bubblewrap.process.kill()
     in_flight = await task
     assert in_flight.state == "infrastructure"
     assert "not the code" in in_flight.stderr

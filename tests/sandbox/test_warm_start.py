@@ -98,7 +98,7 @@ async def test_both_ways_give_the_same_report(cell):
 
 def warm_interpreter(sandbox):
     """Host pid of the sandbox's warm interpreter: the largest of its processes."""
-    below, sizes = {sandbox._zygote.process.pid}, {}
+    below, sizes = {sandbox._zygote.bubblewrap.process.pid}, {}
     for _ in range(4):
         for status in Path("/proc").glob("[0-9]*/status"):
             try:

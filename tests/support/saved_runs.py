@@ -3,6 +3,7 @@
 import itertools
 import shutil
 import tempfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,11 +31,13 @@ SETTINGS = (
 
 
 def every_other_reply():
-    """Of the solver's replies every second one is careless; the executor mends a crash in its second turn."""
-    count = itertools.count()
+    """Of the solver's replies to a problem every second one is careless, for some problems the first one, whichever
+    episode is played first; the executor mends a crash in its second turn."""
+    counts = {}
 
     def reply(call):
         if call.policy == "problem_solver":
+            count = counts.setdefault(call.prompt, itertools.count(zlib.crc32(call.prompt.encode())))
             return "2 + 3" if next(count) % 2 else "I would rather not say."
         if call.policy == "code_executor":
             return "```python\nprint(2 + 3)\n```" if "Output: error" in call.prompt else "```python\nprint(x)\n```"
