@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -90,11 +91,15 @@ def read_host_files(files: Mapping[str, Path], limits: Limits) -> dict[str, byte
 
 
 async def to_its_end(work: Coroutine[object, object, _Result]) -> _Result:
-    """What `work` gives. Where the task that calls this is cancelled, it waits for the end of `work` first: what was
-    begun elsewhere is done there all the same."""
+    """What `work` gives. Where the task that calls this is cancelled, however often, it waits for the end of `work`
+    first: what was begun elsewhere is done there all the same."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # nobody asks for it any more
         raise

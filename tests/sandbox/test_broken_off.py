@@ -11,6 +11,7 @@ import pytest
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
 from coachrl.sandbox import make_sandbox
+from coachrl.sandbox.base import to_its_end
 from coachrl.sandbox.inside.memory_in_use import descendants
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -25,6 +26,24 @@ async def broken_off(make, after):
     for made in await asyncio.gather(making, return_exceptions=True):
         if not isinstance(made, BaseException):
             await made.close()
+
+
+async def test_what_is_done_elsewhere_is_waited_for_however_often_it_is_cancelled():
+    done = asyncio.Event()
+
+    async def work():
+        await done.wait()
+        raise SandboxError("it is told to nobody")
+
+    waiting = asyncio.create_task(to_its_end(work()))
+    for _ in range(4):
+        await asyncio.sleep(0)
+        waiting.cancel()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    done.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def test_a_workspace_whose_making_was_broken_off_has_no_room(bait, tmp_path):
