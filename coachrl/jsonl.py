@@ -214,22 +214,19 @@ def place_aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}")
 
 
-def drop_left_of(path: Path) -> bool:
+def drop_left_of(path: Path) -> None:
     """Remove what stands at a `place_aside` of `path` and was left by a process that was killed: it may be as large as
-    a model. What cannot be removed stays. Gives whether anything was left."""
+    a model. What cannot be removed stays."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.(\d{{1,7}})")
-    any_left = False
     with contextlib.suppress(OSError):
         for left in list(path.parent.iterdir()):
             match = name.fullmatch(left.name)
             if match is None or process_runs(int(match[1])):
                 continue
-            any_left = True
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink(missing_ok=True)
-    return any_left
 
 
 @contextlib.contextmanager

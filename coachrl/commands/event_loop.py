@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import signal
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from coachrl.errors import ConfigError
@@ -13,6 +16,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ENDING_S = 10.0
+_ATTEMPTS = 5
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
@@ -24,11 +28,13 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
         begun.update(filter(None, [asyncio.current_task()]))
         return await work
 
-    with asyncio.Runner() as runner:
+    with _interrupts_as_before(), asyncio.Runner() as runner:
         try:
             return runner.run(main())
         except SystemExit as error:
-            raise ConfigError(f"code that the run calls has ended the program: exit({error})") from error
+            raise ConfigError(
+                f"code that the run calls, or a handler of a signal, has ended the program: exit({error})"
+            ) from error
         except asyncio.CancelledError as error:
             raise ConfigError("code that the run calls has cancelled tasks that are not its own") from error
         except RuntimeError as error:
@@ -36,7 +42,31 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
                 raise
             raise ConfigError("code that the run calls has stopped the event loop") from error
         finally:
-            runner.get_loop().run_until_complete(_let_go(begun))
+            _end_tasks(runner.get_loop(), begun)
+
+
+@contextmanager
+def _interrupts_as_before() -> Iterator[None]:
+    """A program that is ended in the midst of the loop leaves the loop's own handler of Ctrl-C behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None:  # set by Python
+            signal.signal(signal.SIGINT, before)
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop, begun: set[asyncio.Task[Any]]) -> None:
+    """Those that are left; one that answers by ending the program, or stopping the loop, does not."""
+    for _ in range(_ATTEMPTS):
+        try:
+            loop.run_until_complete(_let_go(begun))
+            return
+        except (SystemExit, RuntimeError) as error:
+            log.warning("code that the run calls has tried to end the program while its tasks were ended: %r", error)
 
 
 async def _let_go(begun: set[asyncio.Task[Any]]) -> None:

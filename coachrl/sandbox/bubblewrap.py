@@ -184,7 +184,8 @@ def start(packages: Packages, control: int, errors: IO[bytes]) -> Bubblewrap:
             os.close(info[1])
         try:
             if (first := _first_inside(info[0])) is not None:
-                started.first = os.pidfd_open(first)
+                with contextlib.suppress(ProcessLookupError):  # it has ended already; bubblewrap says why
+                    started.first = os.pidfd_open(first)
                 if as_root:
                     _map_users(first, f"0 0 1\n{CODE_UID} {_NOBODY} 1\n")
             os.write(go[1], b"\n")

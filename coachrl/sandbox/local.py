@@ -172,6 +172,8 @@ class LocalSandbox(Sandbox):
             if self._closed:
                 raise SandboxError("the sandbox is closed")
             if self._zygote is None or not self._zygote.alive:
+                if self._zygote is not None:
+                    self._zygote.end()
                 self._zygote = await self._start_checked()
                 found = await self._find_cgroups(self._zygote)
                 logger.debug("%s: %s", found.name, found.detail)

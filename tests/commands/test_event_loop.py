@@ -95,3 +95,32 @@ def test_ctrl_c_is_what_it_is_to_asyncio():
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended == [True]
+
+
+def test_a_task_that_ends_the_program_as_it_is_ended_hides_no_error(caplog):
+    async def leaves():
+        try:
+            await asyncio.sleep(LONG_S)
+        finally:
+            sys.exit(0)
+
+    async def work():
+        left.append(asyncio.create_task(leaves()))
+        await asyncio.sleep(0)
+        raise ValueError("the true error")
+
+    left = []
+    with pytest.raises(ValueError, match="the true error"):
+        run_in_loop(work())
+    assert left[0].done() and "tried to end the program while its tasks were ended: SystemExit(0)" in caplog.text
+
+
+def test_ctrl_c_is_answered_as_before_once_the_program_was_ended():
+    async def work():
+        ends_the_program()
+        await asyncio.sleep(LONG_S)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ConfigError):
+        run_in_loop(work())
+    assert signal.getsignal(signal.SIGINT) is before

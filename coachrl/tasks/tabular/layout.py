@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,20 +42,15 @@ class TabularTask:
             "id_column": self.id_column,
         }
 
+    def folders(self, root: Path) -> tuple[Path, Path]:
+        """Of its data, and of its answers."""
+        return root / "data_resplit" / self.name, root / "answers" / self.name
+
     def write_tables(self, root: Path, train: pd.DataFrame, test: pd.DataFrame) -> None:
         """Both tables hold the target; that of test goes to the answers alone. Raises OSError."""
-        data, answers = root / "data_resplit" / self.name, root / "answers" / self.name
+        data, answers = self.folders(root)
         data.mkdir(parents=True)
         answers.mkdir(parents=True)
         train.to_csv(data / "train.csv", index=False, lineterminator="\n")
         test.drop(columns=self.target).to_csv(data / "test.csv", index=False, lineterminator="\n")
         test[[self.id_column, self.target]].to_csv(answers / "test_answer.csv", index=False, lineterminator="\n")
-
-    def remove_tables(self, root: Path) -> None:
-        """Take `write_tables` back, with the folders that nothing is left in."""
-        for folder in (root / "data_resplit", root / "answers"):
-            shutil.rmtree(folder / self.name, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        with contextlib.suppress(OSError):
-            root.rmdir()

@@ -6,6 +6,7 @@ has. A test.csv that holds the target is taken as it is.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -189,43 +190,47 @@ def _id_column(train: pd.DataFrame, test: pd.DataFrame, target: str) -> str:
 
 def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, test: pd.DataFrame) -> Task:
     prompts_path, list_path = root / CLEANED_PROMPTS, root / f"{task_list}.jsonl"
-    if drop_left_of(root / task.name) and not _is_listed(task.name, root):  # by a process that was killed over it
-        task.remove_tables(root)
-    if (root / "data_resplit" / task.name).exists():
-        raise ConfigError(f"{root} has a task '{task.name}' already: set --name, or another --out")
+    drop_left_of(root / task.name)  # by a process that was killed over it
+    if taken := [folder for folder in task.folders(root) if folder.exists()]:
+        raise ConfigError(
+            f"{root} has a task '{task.name}' already: set --name, or another --out; where a process was killed over "
+            f"it, remove {' and '.join(map(str, taken))}"
+        )
     prompts = read_json(prompts_path, str(prompts_path)) if prompts_path.exists() else {}
     before = read_text(list_path, str(list_path)) if list_path.exists() else ""
-    alone = place_aside(root / task.name)
+    alone, placed = place_aside(root / task.name), list[Path]()
     try:
         alone.mkdir(parents=True)
-        task.write_tables(root, train, test)
+        task.write_tables(alone, train, test)
         (alone / "list").write_text(task.list_line(), encoding="utf-8")
         (alone / "prompts").write_text(json.dumps({task.name: task.cleaned_prompt()}), encoding="utf-8")
-        made = _read_back(task, root, alone)  # as a run would, before a run could see it
+        _read_back(task, alone)  # as a run would, before a run could see it
+        for made, folder in zip(task.folders(alone), task.folders(root), strict=True):
+            folder.parent.mkdir(exist_ok=True)
+            made.rename(folder)
+            placed.append(folder)
+        [whole] = load_dsbench(root, alone / "list", alone / "prompts")
         write_aside(prompts_path, json.dumps(prompts | {task.name: task.cleaned_prompt()}, indent=1) + "\n")
         write_aside(list_path, before + task.list_line())
         shutil.rmtree(alone, ignore_errors=True)
     except BaseException as error:  # Ctrl-C too leaves nothing
-        shutil.rmtree(alone, ignore_errors=True)
-        task.remove_tables(root)
+        for folder in (alone, *placed):
+            shutil.rmtree(folder, ignore_errors=True)
+        for folder in (*(folder.parent for folder in task.folders(root)), root):
+            with contextlib.suppress(OSError):  # others' are in it
+                folder.rmdir()
         # A write that fails for want of room names no file.
         if isinstance(error, OSError) and error.errno and not error.filename:
             error.filename = str(root)
         raise
-    return made
+    return whole
 
 
-def _is_listed(name: str, root: Path) -> bool:
-    """Whether a list of tasks may name it: what is listed is whole, and nobody's to remove."""
-    return any(f'"{name}"' in read_text(path, str(path)) for path in root.glob("*.jsonl"))
-
-
-def _read_back(task: TabularTask, root: Path, alone: Path) -> Task:
+def _read_back(task: TabularTask, alone: Path) -> None:
     """The task as a run reads it. Raises TaskError that names none of the files that will not stay."""
     try:
-        [made] = load_dsbench(root, alone / "list", alone / "prompts")
+        load_dsbench(alone, alone / "list", alone / "prompts")
     except TaskError as error:
         reason = str(error).removeprefix(f"{alone / 'list'}: 1 of 1 tasks cannot be used: ")
-        answers = str(root / "answers" / task.name / "test_answer.csv")
+        answers = str(alone / "answers" / task.name / "test_answer.csv")
         raise TaskError(reason.replace(answers, "the test table")) from error
-    return made

@@ -3,6 +3,7 @@
 import csv
 import os
 import resource
+import shutil
 
 import pandas as pd
 import pytest
@@ -137,25 +138,38 @@ def test_a_full_disk_is_named_and_holds_nothing_of_the_task(tmp_path):
     assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("last", ["tables", "cleaned_prompts.json", "train.jsonl"])
-def test_a_task_that_a_kill_left_in_half_is_made_again(tmp_path, monkeypatch, last):
-    given = kaggle(tmp_path / "houses"), tmp_path / "data", "train", Wanted("price", category="regression")
+@pytest.mark.parametrize("last", ["tables", "data_resplit", "cleaned_prompts.json", "train.jsonl"])
+def test_of_a_task_over_which_a_process_was_killed_what_is_left_is_said(tmp_path, monkeypatch, last):
+    data = tmp_path / "data"
+    given = kaggle(tmp_path / "houses"), data, "train", Wanted("price", category="regression")
     if (killed := os.fork()) == 0:
         written = make.write_aside
-        monkeypatch.setattr(make, "_read_back", lambda *_: os._exit(9) if last == "tables" else None)
+        if last == "tables":
+            monkeypatch.setattr(make, "_read_back", lambda *_: os._exit(9))
+        if last == "data_resplit":
+            monkeypatch.setattr(make, "load_dsbench", lambda root, *_: root == data and os._exit(9))
         monkeypatch.setattr(
             make, "write_aside", lambda path, text: os._exit(9) if path.name == last else written(path, text)
         )
         make_task(*given)
     assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == 9
-    assert (tmp_path / "data" / "answers" / "houses").is_dir()
+    if last != "tables":  # in their place already, where nobody removes what may be the user's
+        with pytest.raises(ConfigError, match=r"killed over it, remove \S+data_resplit/houses and \S+answers/houses$"):
+            make_task(*given)
+        for folder in ("data_resplit", "answers"):
+            shutil.rmtree(data / folder / "houses")
     assert make_task(*given).files["train.csv"].is_file()
-    assert len((tmp_path / "data" / "train.jsonl").read_text().splitlines()) == 1
-    assert not list((tmp_path / "data").glob(".*"))
-    (tmp_path / "data" / f".houses.00000000.{killed}").mkdir()  # as a kill leaves it right after the list was written
-    with pytest.raises(ConfigError, match="has a task 'houses' already"):
-        make_task(*given)
-    assert (tmp_path / "data" / "answers" / "houses" / "test_answer.csv").is_file()
+    assert len((data / "train.jsonl").read_text().splitlines()) == 1
+    assert not list(data.glob(".*"))
+
+
+def test_answers_that_are_there_already_stay(tmp_path):
+    answers = tmp_path / "data" / "answers" / "houses" / "mine.csv"
+    answers.parent.mkdir(parents=True)
+    answers.write_text("mine")
+    with pytest.raises(ConfigError, match=r"has a task 'houses' already: .* remove \S+answers/houses$"):
+        make_task(kaggle(tmp_path / "houses"), tmp_path / "data", "train", Wanted("price", category="regression"))
+    assert answers.read_text() == "mine"
 
 
 def test_ctrl_c_while_a_task_is_written_leaves_nothing(tmp_path, monkeypatch):
