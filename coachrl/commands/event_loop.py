@@ -42,7 +42,8 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
                 raise
             raise ConfigError("code that the run calls has stopped the event loop") from error
         finally:
-            _end_tasks(runner.get_loop(), begun)
+            if begun:  # else another loop runs in this thread
+                _end_tasks(runner.get_loop(), begun)
 
 
 @contextmanager

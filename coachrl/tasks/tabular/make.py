@@ -7,6 +7,7 @@ has. A test.csv that holds the target is taken as it is.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -189,15 +190,12 @@ def _id_column(train: pd.DataFrame, test: pd.DataFrame, target: str) -> str:
 
 
 def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, test: pd.DataFrame) -> Task:
-    prompts_path, list_path = root / CLEANED_PROMPTS, root / f"{task_list}.jsonl"
     drop_left_of(root / task.name)  # by a process that was killed over it
     if taken := [folder for folder in task.folders(root) if folder.exists()]:
         raise ConfigError(
             f"{root} has a task '{task.name}' already: set --name, or another --out; where a process was killed over "
             f"it, remove {' and '.join(map(str, taken))}"
         )
-    prompts = read_json(prompts_path, str(prompts_path)) if prompts_path.exists() else {}
-    before = read_text(list_path, str(list_path)) if list_path.exists() else ""
     alone, placed = place_aside(root / task.name), list[Path]()
     try:
         alone.mkdir(parents=True)
@@ -210,8 +208,7 @@ def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, tes
             made.rename(folder)
             placed.append(folder)
         [whole] = load_dsbench(root, alone / "list", alone / "prompts")
-        write_aside(prompts_path, json.dumps(prompts | {task.name: task.cleaned_prompt()}, indent=1) + "\n")
-        write_aside(list_path, before + task.list_line())
+        _list(task, root, root / f"{task_list}.jsonl")
         shutil.rmtree(alone, ignore_errors=True)
     except BaseException as error:  # Ctrl-C too leaves nothing
         for folder in (alone, *placed):
@@ -224,6 +221,22 @@ def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, tes
             error.filename = str(root)
         raise
     return whole
+
+
+def _list(task: TabularTask, root: Path, list_path: Path) -> None:
+    """Name the task where runs look for it. One process at a time: each writes the files again, with what others
+    have added."""
+    prompts_path = root / CLEANED_PROMPTS
+    folder = os.open(root, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # of a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        prompts = read_json(prompts_path, str(prompts_path)) if prompts_path.exists() else {}
+        before = read_text(list_path, str(list_path)) if list_path.exists() else ""
+        write_aside(prompts_path, json.dumps(prompts | {task.name: task.cleaned_prompt()}, indent=1) + "\n")
+        write_aside(list_path, before + task.list_line())
+    finally:
+        os.close(folder)
 
 
 def _read_back(task: TabularTask, alone: Path) -> None:

@@ -1,9 +1,11 @@
 """A folder as Kaggle gives them becomes a task of DSBench by one command, or leaves nothing."""
 
 import csv
+import json
 import os
 import resource
 import shutil
+import time
 
 import pandas as pd
 import pytest
@@ -161,6 +163,22 @@ def test_of_a_task_over_which_a_process_was_killed_what_is_left_is_said(tmp_path
     assert make_task(*given).files["train.csv"].is_file()
     assert len((data / "train.jsonl").read_text().splitlines()) == 1
     assert not list(data.glob(".*"))
+
+
+def test_tasks_that_are_made_at_once_are_all_listed(tmp_path, monkeypatch):
+    """Each stands still between reading the list and writing it, for as long as the others need to come as far."""
+    written, data = make.write_aside, tmp_path / "data"
+    monkeypatch.setattr(make, "write_aside", lambda *given: time.sleep(0.1) or written(*given))
+    children = []
+    for name in "abc":
+        given = kaggle(tmp_path / name), data, "train", Wanted("price", category="regression")
+        if (child := os.fork()) == 0:
+            make_task(*given)
+            os._exit(0)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+    listed = [json.loads(line)["metadata"]["task_id"] for line in (data / "train.jsonl").read_text().splitlines()]
+    assert sorted(listed) == sorted(json.loads((data / make.CLEANED_PROMPTS).read_text())) == ["a", "b", "c"]
 
 
 def test_answers_that_are_there_already_stay(tmp_path):
