@@ -7,12 +7,12 @@ import os
 import re
 import sys
 import threading
-from pathlib import Path
 
+import gateway_apps
 import httpx
 import openai
 import pytest
-from gateway_apps import user
+from gateway_apps import user, wait_until
 
 from coachrl.commands.build import play_of
 from coachrl.config import PipelineConfig, RunConfig
@@ -21,9 +21,7 @@ from coachrl.gateway import apps
 from coachrl.gateway.played_episode import PlayedEpisode
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
-from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.rollout.tree import check_rewards
-from coachrl.types import Task
 
 LONG_S = 60.0
 SEEN = {}
@@ -40,22 +38,12 @@ def gateway(run=None, **options):
 
 
 async def play(pipeline, policy=None, tasks=1, **context):
-    specs = [EpisodeSpec(f"e{n}", Task(f"t{n}", "k", f"task {n}", ground_truth=f"secret {n}"), n) for n in range(tasks)]
-    policy = policy or ScriptedPolicy(lambda call: "fine")
-    return await rollout(specs, RolloutContext(pipeline, policy, sandbox=None, **context))
+    return await gateway_apps.play(pipeline, policy or ScriptedPolicy(lambda call: "fine"), tasks, **context)
 
 
 def kept(task, result):
     SEEN[task.id] = result
     return result == "fine"
-
-
-async def until(condition):
-    for _ in range(int(LONG_S * 100)):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came true")
 
 
 class SlowPolicy(ScriptedPolicy):
@@ -239,7 +227,7 @@ async def calls_too_late(task, endpoint):
         LEFT_BEHIND["token"] = endpoint.api_key
         LEFT_BEHIND["done"] = asyncio.Event()
         return "fine"
-    await until(lambda: "token" in LEFT_BEHIND)
+    await wait_until(lambda: "token" in LEFT_BEHIND)
     while True:
         async with openai.AsyncOpenAI(base_url=endpoint.base_url, api_key=LEFT_BEHIND["token"]) as other:
             try:
@@ -278,9 +266,9 @@ async def test_a_foreign_token_opens_nothing():
 async def goes_away(task, endpoint):
     async with endpoint.async_openai() as client:
         call = asyncio.create_task(client.chat.completions.create(model="planner", messages=[user("wait for it")]))
-        await until(lambda: SEEN["policy"].waiting == 1)
+        await wait_until(lambda: SEEN["policy"].waiting == 1)
         call.cancel()
-        await until(lambda: SEEN["policy"].given_up == 1)
+        await wait_until(lambda: SEEN["policy"].given_up == 1)
         return (await client.chat.completions.create(model="planner", messages=[user("y")])).choices[0].message.content
 
 
@@ -307,7 +295,7 @@ async def test_an_app_that_fails_since_it_did_not_wait_is_no_fault_of_its_agents
 async def leaves_calls(task, endpoint):
     client = endpoint.async_openai()
     task = asyncio.create_task(client.chat.completions.create(model="planner", messages=[user("wait")]))
-    await until(lambda: SEEN["policy"].waiting == 1)
+    await wait_until(lambda: SEEN["policy"].waiting == 1)
     SEEN["left"] = task
     return "fine"
 
@@ -365,99 +353,6 @@ def forks(task, endpoint):
 async def test_an_app_that_forks_leaves_one_trainer():
     [episode] = await play(gateway("forks"))
     assert episode.outcome.success and len(episode.actions) == 1
-
-
-# Commands.
-
-APP = """
-import json, os, subprocess, sys, urllib.request
-task = json.load(open(sys.argv[1]))
-assert "secret" not in json.dumps(task) and "MY_API_KEY" not in os.environ and os.environ["MY_PLACE"] == "here"
-body = {"model": "planner", "messages": [{"role": "user", "content": task["prompt"]}]}
-headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
-address = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-said = json.load(urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode(), headers)))
-print("a line of its log")
-"""
-
-
-@pytest.fixture
-def app(tmp_path, monkeypatch):
-    monkeypatch.setenv("MY_API_KEY", "ours")
-    monkeypatch.setenv("MY_PLACE", "here")
-
-    def write(rest, arguments="{task_file}", **options):
-        (tmp_path / "app.py").write_text(APP + rest)
-        return gateway(command=f"{sys.executable} {tmp_path / 'app.py'} {arguments}", **options)
-
-    return write
-
-
-async def test_a_command_finds_its_team_in_the_environment_and_prints_its_result(app):
-    with_its_client = "import openai\nsaid = openai.OpenAI().chat.completions.create(**body).choices[0].message"
-    [episode] = await play(app(f"{with_its_client}\nprint(said.content)"))
-    assert episode.outcome.success
-    assert [action.prompt_text for action in episode.actions] == ["task 0", "task 0"]
-
-
-async def test_the_result_of_a_command_may_be_a_file(app):
-    writes = "json.dump({'a': 1}, open(sys.argv[2], 'w'))"
-    await play(app(writes, "{task_file} {result_file}"))
-    assert SEEN["t0"] == {"a": 1}
-    [none] = await play(app("", "{task_file} {result_file}"))
-    assert none.outcome.reason == "app: it ended without writing its {result_file}"
-
-
-async def test_a_command_may_print_more_than_is_kept_of_it(app):
-    floods = "for _ in range(40): sys.stdout.write('x' * 2**19 + chr(10)); sys.stderr.write('y' * 2**19)"
-    [episode] = await play(app(f"{floods}\nprint('fine')"))
-    assert episode.outcome.success
-    [endless] = await play(app("sys.stdout.write('x' * (2**24 + 2))"))
-    assert endless.outcome.reason == "app: the last line that it printed has more than 16,777,216 bytes"
-
-
-async def test_what_a_process_prints_that_fled_from_its_group_is_not_waited_for(app, tmp_path, monkeypatch):
-    monkeypatch.setattr("coachrl.gateway.apps._DRAIN_S", 0.1)
-    pid = tmp_path / "fled"
-    words = ["sh", "-c", f"echo $$ > {pid}; exec sleep 1000"]
-    flees = f"print('fine', flush=True)\nsubprocess.Popen({words}, start_new_session=True)"
-    wait = f"\nimport time\nwhile not os.path.exists('{pid}'): time.sleep(0.01)"
-    [episode] = await play(app(flees + wait))
-    await until(lambda: pid.read_text().strip())
-    os.kill(int(pid.read_text()), 9)
-    assert episode.outcome.success
-
-
-async def test_a_secret_reaches_a_command_only_where_it_is_named(app):
-    [told] = await play(app("print('fine')", pass_env=["MY_API_KEY"]))
-    name = Path(sys.executable).name
-    assert told.infra_error.startswith(f"app: {name} ended with exit code 1: AssertionError (before it was answered")
-
-
-async def test_what_a_command_leaves_running_is_ended_with_it(app, tmp_path):
-    left = tmp_path / "left"
-    sleeper = f"subprocess.Popen(['sh', '-c', 'echo $$ > {left}.tmp; mv {left}.tmp {left}; sleep 1000'])"
-    wait = f"\nimport time\nwhile not os.path.exists('{left}'): time.sleep(0.01)\nprint('fine')"
-    [episode] = await play(app(sleeper + wait))
-    assert episode.outcome.success
-    await until(lambda: not is_running(int(left.read_text())))
-
-
-async def test_a_command_that_hangs_is_ended(app, tmp_path):
-    pid = tmp_path / "pid"
-    [episode] = await play(
-        app(f"open('{pid}', 'w').write(str(os.getpid()))\nimport time\ntime.sleep(1000)", idle_timeout_s=3.0)
-    )
-    assert "made no call" in episode.infra_error
-    await until(lambda: not pid.exists() or not is_running(int(pid.read_text())))
-
-
-def is_running(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 # What cannot be had.
@@ -533,8 +428,3 @@ def test_rollout_workers_cannot_keep_one_budget_for_external_roles(monkeypatch):
     pipeline.share_out(1)
     with pytest.raises(ConfigError, match=r"external roles are asked by the process that keeps .* rollout.workers=1"):
         pipeline.share_out(2)
-
-
-async def test_a_command_that_is_not_there_is_the_runs_end():
-    with pytest.raises(ConfigError, match="no-such-program cannot be run: No such file"):
-        await play(gateway(command="no-such-program {task_file}"))

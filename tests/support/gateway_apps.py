@@ -1,5 +1,7 @@
 """What tests of the pipeline `gateway` say as an app, and how they play its episodes."""
 
+import asyncio
+
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import Task
 
@@ -24,3 +26,11 @@ def said(client, role, *messages, **more):
 async def play(pipeline, policy, count=1, **context):
     specs = [EpisodeSpec(f"e{n}", Task(f"t{n}", "k", f"task {n}", ground_truth=f"truth {n}"), n) for n in range(count)]
     return await rollout(specs, RolloutContext(pipeline, policy, sandbox=None, **context))
+
+
+async def wait_until(condition, seconds=60.0):
+    for _ in range(int(seconds * 100)):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came true")

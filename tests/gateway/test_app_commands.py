@@ -1,0 +1,125 @@
+"""Apps that are commands: what they are told, what is taken from them, and what is ended with them."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from gateway_apps import play, wait_until
+
+from coachrl.config import PipelineConfig
+from coachrl.errors import ConfigError
+from coachrl.pipelines import make_pipeline
+from coachrl.testing.scripted import ScriptedPolicy
+
+RESULTS = []
+
+
+def kept(task, result):
+    RESULTS.append(result)
+    return result == "fine"
+
+
+def gateway(**options):
+    settings = {"grade": f"{__name__}:kept", "roles": {"planner": {}}, **options}
+    return make_pipeline(PipelineConfig(name="gateway", options=settings))
+
+
+async def played(pipeline):
+    return await play(pipeline, ScriptedPolicy(lambda call: "fine"))
+
+
+APP = """
+import json, os, subprocess, sys, urllib.request
+task = json.load(open(sys.argv[1]))
+assert "truth" not in json.dumps(task) and "MY_API_KEY" not in os.environ and os.environ["MY_PLACE"] == "here"
+body = {"model": "planner", "messages": [{"role": "user", "content": task["prompt"]}]}
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+address = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+said = json.load(urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode(), headers)))
+print("a line of its log")
+"""
+
+
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "ours")
+    monkeypatch.setenv("MY_PLACE", "here")
+
+    def write(rest, arguments="{task_file}", **options):
+        (tmp_path / "app.py").write_text(APP + rest)
+        return gateway(command=f"{sys.executable} {tmp_path / 'app.py'} {arguments}", **options)
+
+    return write
+
+
+async def test_a_command_finds_its_team_in_the_environment_and_prints_its_result(app):
+    with_its_client = "import openai\nsaid = openai.OpenAI().chat.completions.create(**body).choices[0].message"
+    [episode] = await played(app(f"{with_its_client}\nprint(said.content)"))
+    assert episode.outcome.success
+    assert [action.prompt_text for action in episode.actions] == ["task 0", "task 0"]
+
+
+async def test_the_result_of_a_command_may_be_a_file(app):
+    writes = "json.dump({'a': 1}, open(sys.argv[2], 'w'))"
+    await played(app(writes, "{task_file} {result_file}"))
+    assert RESULTS[-1] == {"a": 1}
+    [none] = await played(app("", "{task_file} {result_file}"))
+    assert none.outcome.reason == "app: it ended without writing its {result_file}"
+
+
+async def test_a_command_may_print_more_than_is_kept_of_it(app):
+    floods = "for _ in range(40): sys.stdout.write('x' * 2**19 + chr(10)); sys.stderr.write('y' * 2**19)"
+    [episode] = await played(app(f"{floods}\nprint('fine')"))
+    assert episode.outcome.success
+    [endless] = await played(app("sys.stdout.write('x' * (2**24 + 2))"))
+    assert endless.outcome.reason == "app: the last line that it printed has more than 16,777,216 bytes"
+
+
+async def test_what_a_process_prints_that_fled_from_its_group_is_not_waited_for(app, tmp_path, monkeypatch):
+    monkeypatch.setattr("coachrl.gateway.apps._DRAIN_S", 0.1)
+    pid = tmp_path / "fled"
+    words = ["sh", "-c", f"echo $$ > {pid}; exec sleep 1000"]
+    flees = f"print('fine', flush=True)\nsubprocess.Popen({words}, start_new_session=True)"
+    wait = f"\nimport time\nwhile not os.path.exists('{pid}'): time.sleep(0.01)"
+    [episode] = await played(app(flees + wait))
+    await wait_until(lambda: pid.read_text().strip())
+    os.kill(int(pid.read_text()), 9)
+    assert episode.outcome.success
+
+
+async def test_a_secret_reaches_a_command_only_where_it_is_named(app):
+    [told] = await played(app("print('fine')", pass_env=["MY_API_KEY"]))
+    name = Path(sys.executable).name
+    assert told.infra_error.startswith(f"app: {name} ended with exit code 1: AssertionError (before it was answered")
+
+
+async def test_what_a_command_leaves_running_is_ended_with_it(app, tmp_path):
+    left = tmp_path / "left"
+    sleeper = f"subprocess.Popen(['sh', '-c', 'echo $$ > {left}.tmp; mv {left}.tmp {left}; sleep 1000'])"
+    wait = f"\nimport time\nwhile not os.path.exists('{left}'): time.sleep(0.01)\nprint('fine')"
+    [episode] = await played(app(sleeper + wait))
+    assert episode.outcome.success
+    await wait_until(lambda: not is_running(int(left.read_text())))
+
+
+async def test_a_command_that_hangs_is_ended(app, tmp_path):
+    pid = tmp_path / "pid"
+    [episode] = await played(
+        app(f"open('{pid}', 'w').write(str(os.getpid()))\nimport time\ntime.sleep(1000)", idle_timeout_s=3.0)
+    )
+    assert "made no call" in episode.infra_error
+    await wait_until(lambda: not pid.exists() or not is_running(int(pid.read_text())))
+
+
+def is_running(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def test_a_command_that_is_not_there_is_the_runs_end():
+    with pytest.raises(ConfigError, match="no-such-program cannot be run: No such file"):
+        await played(gateway(command="no-such-program {task_file}"))
