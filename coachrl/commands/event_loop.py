@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ENDING_S = 10.0
-_ATTEMPTS = 5
+_MOST_EXITS = 1000
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
@@ -61,13 +61,15 @@ def _interrupts_as_before() -> Iterator[None]:
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop, begun: set[asyncio.Task[Any]]) -> None:
-    """Those that are left; one that answers by ending the program, or stopping the loop, does not."""
-    for _ in range(_ATTEMPTS):
+    """Those that are left. Of what ends the program or stops the loop meanwhile there may be more than one."""
+    ending = loop.create_task(_let_go(begun))
+    for attempt in range(_MOST_EXITS):
         try:
-            loop.run_until_complete(_let_go(begun))
+            loop.run_until_complete(ending)
             return
         except (SystemExit, RuntimeError) as error:
-            log.warning("code that the run calls has tried to end the program while its tasks were ended: %r", error)
+            if attempt == 0:
+                log.warning("code that the run calls has tried to end the program while its tasks end: %r", error)
 
 
 async def _let_go(begun: set[asyncio.Task[Any]]) -> None:

@@ -112,7 +112,29 @@ def test_a_task_that_ends_the_program_as_it_is_ended_hides_no_error(caplog):
     left = []
     with pytest.raises(ValueError, match="the true error"):
         run_in_loop(work())
-    assert left[0].done() and "tried to end the program while its tasks were ended: SystemExit(0)" in caplog.text
+    assert left[0].done() and "tried to end the program while its tasks end: SystemExit(0)" in caplog.text
+
+
+@pytest.mark.parametrize("does", [ends_the_program, stops_the_loop])
+def test_what_is_done_to_the_loop_many_times_is_one_error(does):
+    async def again():
+        for _ in range(20):
+            asyncio.get_running_loop().call_soon(does)
+            await asyncio.sleep(0)
+
+    async def work():
+        for _ in range(20):
+            does()
+        try:
+            await asyncio.sleep(LONG_S)
+        finally:
+            await again()
+            ended.append(True)
+
+    ended = []
+    with pytest.raises(ConfigError, match="code that the run calls"):
+        run_in_loop(work())
+    assert ended == [True]
 
 
 def test_ctrl_c_is_answered_as_before_once_the_program_was_ended():
