@@ -232,7 +232,8 @@ class TrainablePolicy:
                 self.adapter.save(folder, self._initial_folder)
             else:
                 self.save_model(folder)
-            torch.save(self._optimizer.state_dict()["state"], folder / "optimizer.pt")
+            with (folder / "optimizer.pt").open("wb") as file:  # of a path torch would not say what the disk lacks
+                torch.save(self._optimizer.state_dict()["state"], file)
             if self.adapter is not None and not self._shares_base:
                 # Not under peft's name: transformers would add it to the saved weights, which hold it already.
                 save_file({name: p.detach() for name, p in self._trained.items()}, folder / _ADAPTERS)
