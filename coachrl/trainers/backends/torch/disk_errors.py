@@ -1,5 +1,5 @@
-"""Model folders on a disk that may refuse them. Libraries written in Rust have an error of their own for what the
-system says of a disk; here it is the system's."""
+"""Model folders on a disk that may refuse them. Libraries that are not written in Python have an error of their own for
+what the system says of a disk; here it is the system's."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ _SYSTEMS_NUMBER = re.compile(r"\(os error ([0-9]{1,4})\)")
 
 @contextmanager
 def as_the_system_has_them() -> Iterator[None]:
-    """Raises OSError with its number where the block raises what safetensors and tokenizers make of one."""
+    """Raises OSError with its number where the block raises what safetensors, tokenizers and torch make of one."""
     try:
         yield
     except Exception as error:
-        number = _SYSTEMS_NUMBER.search(str(error))
+        number = _systems_number(error)
         if isinstance(error, OSError) or number is None:
             raise
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise OSError(number, os.strerror(number)) from error
+
+
+def _systems_number(error: Exception) -> int | None:
+    """From its text, as the libraries written in Rust have it, or from what it was raised upon, as torch's are."""
+    if found := _SYSTEMS_NUMBER.search(str(error)):
+        return int(found[1])
+    return error.__context__.errno if isinstance(error.__context__, OSError) else None
 
 
 def write_into_cache(model: str, folder: Path, write: Callable[[Path], object]) -> None:

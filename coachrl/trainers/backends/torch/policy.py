@@ -232,7 +232,8 @@ class TrainablePolicy:
                 self.adapter.save(folder, self._initial_folder)
             else:
                 self.save_model(folder)
-            with (folder / "optimizer.pt").open("wb") as file:  # of a path torch would not say what the disk lacks
+            # To a path, torch writes by itself, and does not say what the system said.
+            with disk_errors.as_the_system_has_them(), (folder / "optimizer.pt").open("wb") as file:
                 torch.save(self._optimizer.state_dict()["state"], file)
             if self.adapter is not None and not self._shares_base:
                 # Not under peft's name: transformers would add it to the saved weights, which hold it already.
