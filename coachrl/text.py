@@ -23,7 +23,9 @@ _SHOWN_IN_LINE = 300  # characters of a value, or of somebody's words, in one li
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Of a URL, also one that was taken for a path, which has one slash where the URL has two. To the last @: a password may
 # hold one.
-_PASSWORD = re.compile(r"((?<=://)|(?<=https:/)|(?<=http:/))(?!\*\*\*@)[^\s/?#'\"]+(?=@)")
+_PASSWORD = re.compile(
+    r"((?<=://)|(?<=https:/)|(?<=http:/)|(?<=\w\w:/)(?=[^\s/?#'\":@]*:))(?!\*\*\*@)[^\s/?#'\"]+(?=@)"
+)
 _KEY_NAMES = "key|token|secret|password|passwd|pwd|pass|auth|signature|sig|credential"
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _QUERY_KEY = re.compile(rf"(?i)([?&#][\w.-]*(?:{_KEY_NAMES})=)(?!\*\*\*)[^\s&#'\"]+")

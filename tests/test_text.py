@@ -139,6 +139,7 @@ def test_what_a_reader_does_not_see_is_spelled_out_and_nothing_else(text, spelle
         ("see http://u:p@ss@h:1/x", "see http://***@h:1/x"),
         ("http://token@h", "http://***@h"),
         ("http:/u:p@h/x https:/t@h", "http:/***@h/x https:/***@h"),  # as a path has it
+        ("postgresql:/u:p@h/x redis:/:p@h C:/x@y s3:/me@b", "postgresql:/***@h/x redis:/***@h C:/x@y s3:/me@b"),
         ("c:/u:p@h", "c:/u:p@h"),
         ("http://h/a@b", "http://h/a@b"),
         ("http://h?q=a@b", "http://h?q=a@b"),
