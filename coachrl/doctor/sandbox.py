@@ -22,6 +22,7 @@ from coachrl.types import Execution
 
 PROBE_LIMITS = SandboxConfig(timeout_s=20.0, memory_mb=512, disk_mb=8, max_files=64, max_processes=16, output_kb=16)
 
+_TOO_LATE = "not known: the program did not end in time; try again where less is running"
 _OWN_PROCESSES = 8  # of a room: its first process, the program, a shell or two of a server
 _COUNT_PROCESSES = "import os; print(len([p for p in os.listdir('/proc') if p.isdigit()]))"
 # Calls whose numbers processors do not share, as attempts name them: that of x86_64 and that of aarch64. -1: none.
@@ -94,6 +95,8 @@ def refusable(code: str, bait: Mapping[str, object]) -> str:
 
 def judge(execution: Execution) -> tuple[bool, str]:
     """Whether the program of `refusable` was refused, and in which words."""
+    if execution.state == "timeout":
+        return False, _TOO_LATE
     last = (execution.stdout.strip() or execution.stderr.strip()).rpartition("\n")[2]
     detail = last.removeprefix("refused ")
     held = execution.state == "ok" and execution.stdout.startswith("refused")
@@ -167,6 +170,8 @@ async def _sees_nothing(sandbox: Sandbox | None, workspace: Workspace, code: str
     finally:
         if second is not workspace:
             await second.close()
+    if execution.state == "timeout":
+        return False, _TOO_LATE
     held = execution.state == "ok" and "ESCAPED" not in execution.stdout
     return held, "not there" if held else f"{execution.state}: {execution.stdout or execution.stderr}"
 

@@ -108,6 +108,8 @@ async def test_the_table_says_how_an_attempt_was_held():
     assert judge(Execution("ok", "refused AssertionError()\n")) == (True, "not there")
     assert judge(Execution("ok", "ESCAPED\n")) == (False, "ESCAPED")
     assert judge(Execution("error", "", "Traceback\nOSError: x")) == (False, "OSError: x")
+    held, detail = judge(Execution("timeout"))
+    assert not held and "did not end in time; try again where less is running" in detail
 
 
 async def test_workspaces_do_not_see_each_other(local):
