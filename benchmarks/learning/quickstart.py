@@ -94,13 +94,36 @@ def summarise(out: Path, kept: dict[tuple[str, int, int], dict], runs: list[Path
         mine = [result for result in results if result["condition"] == condition]
         if mine:
             rows.append(table_row(condition, mine))
-    rows += ["", *chain_table(results)]
+    rows += ["", *difference_table(results), "", *chain_table(results)]
     (out / "quickstart.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     (out / "quickstart.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
     curves = {c: [r["train_success"] for r in results if r["condition"] == c] for c in CONDITIONS}
     title = "Quickstart: share of fresh training problems solved, per step"
     plot_curves({c: runs for c, runs in curves.items() if runs}, out / "quickstart.png", title, "success")
     print("\n".join(rows))
+
+
+def difference_table(results: list[dict]) -> list[str]:
+    """The coach against the others, seed by seed: on the held-out problems at the end, and on the training problems of
+    all steps but the first, which initial weights play. Those are new to a run, so that they tell of its way there."""
+    rows = [
+        "| difference [95 % interval] | seeds | held out, at the end | training problems, all steps |",
+        "|---|---|---|---|",
+    ]
+    coach = [result for result in results if result["condition"] == "coach"]
+    for condition in CONDITIONS:
+        other = [result for result in results if result["condition"] == condition != "coach"]
+        both = {result["seed"] for result in coach} & {result["seed"] for result in other}
+        if both:
+            end = paired_difference(draws(other, "after"), draws(coach, "after"), SHARE).interval(signed=True)
+            way = paired_difference(trained(other), trained(coach), SHARE).interval(signed=True)
+            rows.append(f"| coach minus {condition} | {len(both)} | {end} | {way} |")
+    return rows
+
+
+def trained(results: list[dict]) -> dict[tuple[str, str], float]:
+    """(seed, step) -> share of its training problems solved, of the steps after the first."""
+    return {(str(r["seed"]), str(step)): share for r in results for step, share in r["train_success"] if step > 1}
 
 
 def chain_table(results: list[dict]) -> list[str]:
