@@ -142,7 +142,10 @@ def estimate_mean(
     everywhere_N = np.zeros(len(values_N), np.int64)
     sums = Resampler(len(clusters), seed=seed).sums(codes_N, everywhere_N, (values_N,), 1)
     means_R = ratio(sums.boot_RKV[:, 0, 1], sums.boot_RKV[:, 0, 0])
-    return estimate(float(values_N.mean()), means_R, len(values_N), len(clusters), of=of, limits=limits)
+    mean = float(values_N.mean())
+    if len(clusters) > 1 and np.isfinite(limits).all() and mean in limits:  # of a difference, too
+        return at_limit(mean, len(values_N), len(clusters), of, 0.0, limits, len(clusters))
+    return estimate(mean, means_R, len(values_N), len(clusters), of=of, limits=limits)
 
 
 def paired_difference(

@@ -156,6 +156,15 @@ def test_a_mean_at_its_limit_has_the_exact_interval_of_as_many_tasks():
     assert estimate(1.0, np.ones(100), 84, 14, limits=CORRELATION).low is None
 
 
+@pytest.mark.parametrize(("tasks", "low"), [(5, -0.044), (6, 0.081), (20, 0.663)])
+def test_a_gain_of_every_task_has_the_interval_of_the_sign_test(tasks: int, low: float) -> None:
+    before = {(str(task), "0"): 0.0 for task in range(tasks)}
+    found = paired_difference(before, dict.fromkeys(before, 1.0), SHARE)
+    assert found is not None and found.value == found.high == 1 and found.p == 2 * 0.5**tasks
+    assert found.low == pytest.approx(low, abs=0.001)
+    assert found.is_off_zero == (found.p < 0.05)
+
+
 def test_intervals_of_few_tasks_near_the_top_hold_the_truth():
     rng, held, truth = np.random.default_rng(0), 0, 10 * 0.94
     for seed in range(300):

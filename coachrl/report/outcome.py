@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
-from coachrl.stats import POSITIVE, SHARE, UNLIMITED, DrawKey, Estimate, Limits, estimate_mean, paired_difference
+from coachrl.stats import (
+    COVERAGE,
+    POSITIVE,
+    SHARE,
+    UNLIMITED,
+    DrawKey,
+    Estimate,
+    Limits,
+    estimate_mean,
+    paired_difference,
+)
 from coachrl.tasks.tabular.grading import FAILED
 from coachrl.text import counted
 from coachrl.trainers.metrics import behavior_metrics, by_role
@@ -120,12 +130,21 @@ def conclusion(difference: Estimate | None) -> str:
     if difference is None:
         return "There is no second evaluation of these tasks to compare with."
     if difference.low is None or difference.high is None:
-        return "No held-out draw came out differently." if difference.value == 0 else "Too few tasks for an interval."
+        return _without_interval(difference)
     if difference.low > 0:
         return "Better: the interval of the paired difference lies above zero."
     if difference.high < 0:
         return "Worse: the interval of the paired difference lies below zero."
     return "Not told apart from no change: the interval of the paired difference holds zero."
+
+
+def _without_interval(difference: Estimate) -> str:
+    """p, where there is one, is that of a difference that is the same in every task."""
+    if difference.value == 0:
+        return "No held-out task was solved more or less often."
+    if difference.p is None or difference.p > 1 - COVERAGE:
+        return "Too few tasks for an interval."
+    return "Better: every task gained the same." if difference.value > 0 else "Worse: every task lost the same."
 
 
 def success_by_step(contents: Contents) -> dict[int, Estimate]:

@@ -16,6 +16,7 @@ import math
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 LOCK = "train.lock"
 MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 _EPISODE_FILE = re.compile(r"(step|eval)-[0-9]{1,10}")
+_making = threading.Lock()  # what a run is made as, and what is left of one, have the process's number alone
 
 
 class Run:
@@ -79,6 +81,11 @@ class Run:
         """A new folder under `config.out`; one that is named by the time alone gets a number where that is taken.
 
         Raises ConfigError where it exists or cannot be written."""
+        with _making:
+            return cls._create(config)
+
+    @classmethod
+    def _create(cls, config: RunConfig) -> Run:
         folder = cls.new_folder(config)
         leftovers.drop(folder.parent)
         aside = leftovers.aside(folder)

@@ -60,7 +60,7 @@ def test_another_problem_of_the_same_id_is_not_the_same_draw(tmp_path):
 def test_a_run_equals_itself(tmp_path):
     run = evaluated(tmp_path, "one", 0.5)
     (found,) = compare([run, run])
-    assert found.rows[0].difference.value == 0 and "No held-out draw came out differently" in found.conclusion
+    assert found.rows[0].difference.value == 0 and "No held-out task was solved more or less often" in found.conclusion
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):

@@ -113,18 +113,21 @@ def test_behavior_stands_beside_how_many_actions_it_is_of():
 
 
 @pytest.mark.parametrize(
-    ("value", "low", "high", "begins"),
+    ("value", "low", "high", "p", "begins"),
     [
-        (0.1, 0.01, 0.2, "Better"),
-        (-0.1, -0.2, -0.01, "Worse"),
-        (0.1, -0.1, 0.3, "Not told apart"),
-        (0.1, 0.0, 0.2, "Not told apart"),
-        (0.0, None, None, "No held-out draw came out differently"),
-        (0.1, None, None, "Too few tasks"),
+        (0.1, 0.01, 0.2, 0.04, "Better"),
+        (-0.1, -0.2, -0.01, 0.04, "Worse"),
+        (0.1, -0.1, 0.3, 0.3, "Not told apart"),
+        (0.1, 0.0, 0.2, 0.05, "Not told apart"),
+        (0.0, None, None, None, "No held-out task was solved more or less often"),
+        (0.1, None, None, None, "Too few tasks"),
+        (0.5, None, None, 0.0625, "Too few tasks"),
+        (0.5, None, None, 0.03125, "Better: every task gained the same"),
+        (-0.5, None, None, 0.03125, "Worse: every task lost the same"),
     ],
 )
-def test_a_conclusion_claims_no_more_than_the_interval(value, low, high, begins):
-    assert conclusion(Estimate(value, low, high, 9, 3)).startswith(begins)
+def test_a_conclusion_claims_no_more_than_the_interval(value, low, high, p, begins):
+    assert conclusion(Estimate(value, low, high, 9, 3, p=p)).startswith(begins)
     assert conclusion(None) == "There is no second evaluation of these tasks to compare with."
 
 

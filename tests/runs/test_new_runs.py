@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,16 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, monke
     monkeypatch.setattr("coachrl.runs.folder.time.strftime", lambda form: "now")
     names = [Run.create(load_config(None, [], {"out": str(tmp_path)})).folder.name for _ in range(3)]
     assert names == ["mathchat-now", "mathchat-now-2", "mathchat-now-3"]
+
+
+def test_threads_that_begin_runs_at_once_leave_each_others_folders_alone(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("coachrl.runs.folder.time.strftime", lambda form: "now")
+    named = [RunConfig(name=f"run-{number}", out=tmp_path) for number in range(8)]
+    unnamed = [load_config(None, [], {"out": str(tmp_path)})] * 4
+    with ThreadPoolExecutor(4) as threads:
+        made = {run.folder.name for run in threads.map(Run.create, named + unnamed)}
+    assert len(made) == 12 and made == {path.name for path in tmp_path.iterdir()} - {"latest"}
+    assert not caplog.records, "latest was moved each time"
 
 
 def test_a_place_that_cannot_hold_a_folder_is_one_clear_line(tmp_path):

@@ -78,6 +78,15 @@ def test_an_own_algorithm_that_gives_something_else_is_named_in_one_line(given, 
         batch_of(Answers(given), grouped([sample("x", length=3), sample("y")]), {"x": 1.0, "y": 0.0})
 
 
+def test_an_own_algorithm_is_shown_the_rewards_of_its_samples_alone():
+    class Signs(Answers):
+        def advantages(self, samples, rewards):
+            return with_advantages(samples, {action: 1.0 for action, reward in rewards.items() if reward})
+
+    batch = batch_of(Signs(None), grouped([sample("x", length=3)]), {"x": 1.0, "of an external model": 7.0})
+    assert batch.samples["a"][0].advantages_L.tolist() == [1.0, 1.0, 1.0]
+
+
 def test_what_an_own_algorithm_raises_is_one_line():
     with pytest.raises(
         ConfigError, match=r"^algorithm 'mine:Answers' failed: ZeroDivisionError: .* \(test_base.py, line"

@@ -19,6 +19,7 @@ from coachrl.types import TrainSample
 Loss = Literal["ppo", "policy_gradient", "nll"]
 """ppo: clipped, token mean. policy_gradient: weighted log-likelihood, mean over samples. nll: the same, token mean, for
 supervised training."""
+_FAR_ABOVE = 80.0  # e to this power is a number of 32 bits, and above any clip
 
 
 def optimizer_steps(
@@ -84,7 +85,10 @@ def ppo_loss_sum(
     With rho = pi / pi_old: -min(rho A, clip(rho, 1 - eps, 1 + eps) A). Divided by the number of all tokens of an
     optimizer step it is the token mean, however the step was cut into micro-batches.
     """
-    ratio_N = (logprobs_N - old_logprobs_N).exp()
+    log_ratio_N = logprobs_N - old_logprobs_N
+    # So far above the clip nothing hangs on a ratio, unless it is infinite: times the clip's gradient of 0 that is NaN.
+    log_ratio_N = torch.where(advantages_N < 0, log_ratio_N, log_ratio_N.clamp(max=_FAR_ABOVE))
+    ratio_N = log_ratio_N.exp()
     plain_N = ratio_N * advantages_N
     clipped_N = ratio_N.clamp(1 - clip_range, 1 + clip_range) * advantages_N
     return -torch.minimum(plain_N, clipped_N).sum(), (clipped_N < plain_N).sum()

@@ -182,7 +182,7 @@ def _train(
             log(f"step {step + 1}/{len(batches)}  loss {recent:.4f}")
     after = policy.mean_nll(validation)
     if validation:
-        log(f"validation loss {before:.4f} before, {after:.4f} after ({len(validation)} conversations)")
+        log(f"validation loss {before:.4f} before, {after:.4f} after ({counted(len(validation), 'conversation')})")
     return {
         "train_loss": float(np.mean(losses[-settings.log_every :])),
         "validation_loss_before": before,

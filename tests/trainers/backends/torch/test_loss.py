@@ -38,6 +38,15 @@ def test_clip_holds_back_only_what_went_far_enough(ratio, advantage, expected_lo
     assert (logprobs.grad.abs().item() == 0) == bool(is_clipped)
 
 
+@pytest.mark.parametrize(("advantage", "expected_loss", "is_clipped"), [(2.0, -2.4, 1), (0.0, 0.0, 0)])
+def test_a_ratio_that_no_float_holds_is_clipped_like_any_other(advantage, expected_loss, is_clipped):
+    logprobs = torch.tensor([-0.1], requires_grad=True)
+    loss, clipped = ppo_loss_sum(logprobs, torch.tensor([-100.0]), torch.tensor([advantage]), clip_range=0.2)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected_loss)
+    assert int(clipped) == is_clipped and logprobs.grad.item() == 0
+
+
 def test_weighted_nll():
     logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
     loss = weighted_nll_sum(logprobs, torch.tensor([0.5, -3.0]))

@@ -2,7 +2,8 @@
 
 While an episode runs code or waits for something else, the others' requests are parked. Once every episode in flight
 has parked a request, all of them run as one batch in a worker thread, and the event loop goes on. What is in a batch
-therefore depends on the episodes alone, not on timing, and a seeded run can be repeated.
+therefore depends on the episodes alone, not on timing, and a seeded run can be repeated: as long as an
+episode's agents act one after another, or ask in the same instant.
 
 What an episode with a patience does between two replies is not ours, and may hang. So many seconds are its share of the
 wait: who has parked waits for the shares of all that are busy together, from when one of them last came or went. Many
