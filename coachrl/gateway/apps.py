@@ -139,11 +139,27 @@ class CommandApp:
             except OSError as error:
                 raise ConfigError(f"pipeline.options.command: {words[0]} cannot be run: {error.strerror}") from error
             try:
-                return await process.wait()
+                async with _guarded(process.pid):
+                    return await process.wait()
             finally:
                 with contextlib.suppress(ProcessLookupError):  # its children too, also those that it left behind
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def _guarded(group: int) -> AsyncIterator[None]:
+    """Another process, which ends the group where this one is killed meanwhile: then the pipe between them closes."""
+    guard = await asyncio.create_subprocess_exec(
+        "sh", "-c", 'read -r _; kill -s KILL -- "-$0"', str(group),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        guard.kill()  # before the group's number may be another's
+        await guard.wait()
 
 
 class _Tail:

@@ -56,6 +56,25 @@ def too_high(request):
 def not_a_number(request):
     return float("nan")
 
+class Guarded(float):
+    def __float__(self):
+        raise LookupError("ask for its value")
+
+def guarded(request):
+    return Guarded(5.0)
+
+def guarded_inside(request):
+    class Compared(float):
+        def __ge__(self, other):
+            raise LookupError("ask for its value")
+    return CoachScore(request.action.id, "scored", Compared(5.0))
+
+def earns(request):
+    return CoachScore(request.action.id, "scored", 5.0, usage=Usage(attempts=1, cost_usd=-5.0))
+
+def endless(request):
+    return CoachScore(request.action.id, "scored", 5.0, usage=Usage(attempts=10**400))
+
 def yes(request):
     return True
 
@@ -260,6 +279,10 @@ async def test_a_score_keeps_what_it_says_beside_the_number(module: str) -> None
         ("yes", "gave bool, not a number or a CoachScore"),
         ("nothing", "gave NoneType, not a number or a CoachScore"),
         ("other", "scored action 'another/0', and was asked about 'e1/0'"),
+        ("guarded", "LookupError: ask for its value (my_coaches_"),
+        ("guarded_inside", "LookupError: ask for its value (my_coaches_"),
+        ("earns", "gave a usage that cannot be: cost_usd is -5.0"),
+        ("endless", "gave a usage that cannot be: attempts is 1000000"),
         ("torn", "the status 'failed' with the score 5.0: it is 'scored' with a score, and 'abstained' without"),
     ],
 )
@@ -296,7 +319,7 @@ async def test_what_its_own_check_and_close_raise_is_one_line(module: str, caplo
         await pool.check()
     await pool.close()
     assert [record.message for record in caplog.records] == [
-        f"coach {module}:Faulty could not be closed: RuntimeError: the server is gone ({module}.py, line 99)"
+        f"coach {module}:Faulty could not be closed: RuntimeError: the server is gone ({module}.py, line 118)"
     ]
     plain = CoachPool(make_coach(CoachConfig(name=f"{module}:PlainCheck")))
     await plain.check()

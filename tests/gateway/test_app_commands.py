@@ -1,6 +1,8 @@
 """Apps that are commands: what they are told, what is taken from them, and what is ended with them."""
 
+import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -110,6 +112,27 @@ async def test_a_command_that_hangs_is_ended(app, tmp_path):
     )
     assert "made no call" in episode.infra_error
     await wait_until(lambda: not pid.exists() or not is_running(int(pid.read_text())))
+
+
+KILLED = """
+import asyncio, sys
+from coachrl.gateway.apps import CommandApp, Endpoint
+from coachrl.types import Task
+asyncio.run(CommandApp(sys.argv[1], ()).play(Task("t", "c", "p"), Endpoint("http://127.0.0.1:9/v1", "k")))
+"""
+
+
+async def test_a_command_ends_with_a_run_that_is_killed(tmp_path):
+    (tmp_path / "app.sh").write_text('sleep 1000 & echo "$! $$" > pids.tmp; mv pids.tmp pids; wait')
+    run = subprocess.Popen([sys.executable, "-c", KILLED, "sh app.sh"], cwd=tmp_path)
+    pids = tmp_path / "pids"
+    try:
+        await wait_until(pids.exists)
+        await asyncio.sleep(0.5)  # its guard begins just after it
+    finally:
+        run.kill()
+        run.wait()
+    await wait_until(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
 
 
 def is_running(pid):

@@ -53,6 +53,12 @@ def test_an_audit_measures_goes_on_where_it_stopped_and_says_what_is_gone(run: R
     assert json.loads(audit(run, "--replay", "5", "--json", "-").stdout)["replayed"] == found
     assert kept.read_text() == before
 
+    kept.write_text("".join(["[1]\n", lines[0].replace('"tokens"', '"tokenz"'), *lines[1:]]))  # another version's, too
+    damaged = audit(run, "--replay", "5", "--json", "-")
+    assert json.loads(damaged.stdout)["replayed"] == found
+    assert "replayed.jsonl: lines 1, 2 (2 of 6) are left out" in damaged.output
+    kept.write_text(before)
+
     for checkpoint in run.checkpoints():
         checkpoint.rename(run.folder / "elsewhere")
     gone = audit(run, "--replay", "5")

@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 from scipy import stats as scipy_stats
 
 from coachrl.audit.verdicts import SMALLEST_RHO, AuditVerdict, Grade
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, drop_torn_line, read_jsonl
+from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl
 from coachrl.runs.folder import Run
 from coachrl.seeding import generator
 from coachrl.stats import Estimate, Resampler, correlation
@@ -51,6 +53,9 @@ class ReplayedAction:
     worth: float | None
     tokens: int
     problem: str = ""
+
+
+_REPLAYED = TypeAdapter(ReplayedAction)
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,10 @@ async def replay_fidelity(
     settings = ReplaySettings(OTHERS, PLAYOUTS, recorded_outcome=False)  # the coach may have seen that outcome
     path = run.folder / "coach" / "replayed.jsonl"
     made_with = {"checkpoint": checkpoint, **asdict(settings)}
-    done = {one.action: one for one in _on_file(path, made_with)}
+    problems: list[str] = []
+    done = {one.action: one for one in _on_file(path, made_with, problems)}
+    for problem in problems:
+        run.warn(f"{problem}; what stood there is measured again")
     missing = [pair for pair in chosen if pair[0].action.id not in done]
     for first in range(0, len(missing), AT_ONCE):
         batch = missing[first : first + AT_ONCE]
@@ -175,13 +183,12 @@ def replay_verdict(found: ReplayFidelity) -> AuditVerdict:
     return AuditVerdict("replay", grade, found.pipeline, found.rater, text + aside, rho.value)
 
 
-def _on_file(path: Path, made_with: dict[str, object]) -> Iterator[ReplayedAction]:
-    if not path.exists():
-        return
+def _on_file(path: Path, made_with: dict[str, object], problems: list[str]) -> Iterator[ReplayedAction]:
+    def parse(record: Any) -> ReplayedAction | None:
+        return _REPLAYED.validate_python(record) if record["made_with"] == made_with else None
+
     drop_torn_line(path)
-    for record in read_jsonl(path):
-        if record.pop("made_with", None) == made_with:
-            yield ReplayedAction(**record)
+    yield from filter(None, readable_jsonl(path, parse, problems))
 
 
 def _replayed(decision: Decision, score: CoachScore, measured: Measured) -> ReplayedAction:

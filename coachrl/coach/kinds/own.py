@@ -22,9 +22,12 @@ from coachrl.config.choices import check_no_generator, check_takes, import_by_pa
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
 from coachrl.jsonl import json_line
 from coachrl.runs.records import score_from_record
+from coachrl.text import brief
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
+
+_MOST_USED = 1e15  # tokens, seconds or dollars
 
 
 class _NoAnswer(CoachError):
@@ -76,6 +79,7 @@ class OwnCoach:
     async def _score_of(self, request: CoachRequest) -> CoachScore:
         try:
             given = await self._given(lambda: self._score(copy.deepcopy(request)), f"action {request.action.id}")
+            return self._checked(given, request.action.id)
         except (CoachError, BudgetExceeded):
             raise
         except BaseException as error:  # the boundary to the user's own code
@@ -86,9 +90,6 @@ class OwnCoach:
                 self._logged.add(place)
                 log.info("coach %s: %s", self.name, reason, exc_info=error)
             raise CoachError(f"coach {self.name}: {reason}") from error
-        if isinstance(given, Real) and not isinstance(given, bool):  # NumPy's numbers too
-            given = CoachScore(request.action.id, "scored", _float(given))
-        return self._checked(given, request.action.id)
 
     async def close(self) -> None:
         """What its own `close` raises is a warning: the run has ended, and what it wrote is whole."""
@@ -131,6 +132,9 @@ class OwnCoach:
             watch.cancel()
 
     def _checked(self, score: Any, action_id: str) -> CoachScore:
+        """Also what looks at `score` may call code of the user's, as of a number whose class is the user's own."""
+        if isinstance(score, Real) and not isinstance(score, bool):  # NumPy's numbers too
+            score = CoachScore(action_id, "scored", _float(score))
         if not isinstance(score, CoachScore):
             raise CoachError(f"coach {self.name} gave {type(score).__name__}, not a number or a CoachScore")
         if score.action_id != action_id:
@@ -143,6 +147,9 @@ class OwnCoach:
             score = score_from_record(json.loads(json_line(asdict(score))))
         except (TypeError, ValueError, RecursionError) as error:
             raise CoachError(f"coach {self.name} gave a score that cannot be written down: {error}") from error
+        for key, value in asdict(score.usage).items():
+            if value is not None and not 0 <= value <= _MOST_USED:  # or sums of it are no numbers
+                raise CoachError(f"coach {self.name} gave a usage that cannot be: {key} is {brief(value)}")
         value = score.process_0_10
         if (value is None) == (score.status == "scored"):
             known = "it is 'scored' with a score, and 'abstained' without one"
