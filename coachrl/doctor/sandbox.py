@@ -95,7 +95,7 @@ def refusable(code: str, bait: Mapping[str, object]) -> str:
 
 def judge(execution: Execution) -> tuple[bool, str]:
     """Whether the program of `refusable` was refused, and in which words."""
-    if execution.state == "timeout":
+    if execution.state == "timeout" and "ESCAPED" not in execution.stdout:
         return False, _TOO_LATE
     last = (execution.stdout.strip() or execution.stderr.strip()).rpartition("\n")[2]
     detail = last.removeprefix("refused ")
@@ -170,7 +170,7 @@ async def _sees_nothing(sandbox: Sandbox | None, workspace: Workspace, code: str
     finally:
         if second is not workspace:
             await second.close()
-    if execution.state == "timeout":
+    if execution.state == "timeout" and "ESCAPED" not in execution.stdout:
         return False, _TOO_LATE
     held = execution.state == "ok" and "ESCAPED" not in execution.stdout
     return held, "not there" if held else f"{execution.state}: {execution.stdout or execution.stderr}"

@@ -150,15 +150,19 @@ class CommandApp:
 @contextlib.asynccontextmanager
 async def _guarded(group: int) -> AsyncIterator[None]:
     """Another process, which ends the group where this one is killed meanwhile: then the pipe between them closes."""
-    guard = await asyncio.create_subprocess_exec(
-        "sh", "-c", 'read -r _; kill -s KILL -- "-$0"', str(group),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )  # fmt: skip
+    try:
+        guard = await asyncio.create_subprocess_exec(
+            "sh", "-c", 'read -r _; kill -s KILL -- "-$0"', str(group),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise ConfigError(f"pipeline.options.command: sh, to watch over it, cannot be run: {error.strerror}") from error
     try:
         yield
     finally:
-        guard.kill()  # before the group's number may be another's
+        with contextlib.suppress(ProcessLookupError):  # somebody has ended it
+            guard.kill()  # before the group's number may be another's
         await guard.wait()
 
 

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 LOCK = "train.lock"
 MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 _EPISODE_FILE = re.compile(r"(step|eval)-[0-9]{1,10}")
-_making = threading.Lock()  # what a run is made as, and what is left of one, have the process's number alone
+_making = threading.RLock()  # what a run is made as, and what is left of one, have the process's number alone
 
 
 class Run:
@@ -266,7 +266,8 @@ class Run:
         done, nor where it was moved away and something else has its name. A disk that does not let it go is warned of:
         what ended the run is told all the same."""
         try:
-            self._discard_if_empty()
+            with _making:
+                self._discard_if_empty()
         except (OSError, CheckpointError) as error:
             log.warning("%s stays, since it cannot be removed: %s", self.folder, getattr(error, "strerror", error))
 

@@ -1,6 +1,5 @@
 """Apps that are commands: what they are told, what is taken from them, and what is ended with them."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -128,11 +127,40 @@ async def test_a_command_ends_with_a_run_that_is_killed(tmp_path):
     pids = tmp_path / "pids"
     try:
         await wait_until(pids.exists)
-        await asyncio.sleep(0.5)  # its guard begins just after it
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+        await wait_until(lambda: len(children.read_text().split()) == 2)  # its guard begins just after it
     finally:
         run.kill()
         run.wait()
     await wait_until(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
+
+
+async def test_a_guard_that_somebody_ends_takes_nothing_with_it(app):
+    ends_it = """
+import glob, signal, time
+def guards():
+    for place in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            words = open(place).read().split("\\0")
+        except OSError:
+            continue
+        if len(words) > 3 and "kill -s KILL" in words[2] and words[3] == str(os.getpid()):
+            yield int(place.split("/")[2])
+while not (found := list(guards())):
+    time.sleep(0.01)
+os.kill(found[0], signal.SIGKILL)
+time.sleep(0.2)
+print(said["choices"][0]["message"]["content"])
+"""
+    [episode] = await played(app(ends_it))
+    assert episode.outcome.success
+
+
+async def test_where_nothing_can_watch_over_a_command_it_is_not_run_on(app, monkeypatch, tmp_path):
+    pipeline = app("print('fine')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"command: sh, to watch over it, cannot be run: No such file"):
+        await played(pipeline)
 
 
 def is_running(pid):

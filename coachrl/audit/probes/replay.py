@@ -23,7 +23,7 @@ from scipy import stats as scipy_stats
 from coachrl.audit.verdicts import SMALLEST_RHO, AuditVerdict, Grade
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl
+from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl, writable_file
 from coachrl.runs.folder import Run
 from coachrl.seeding import generator
 from coachrl.stats import Estimate, Resampler, correlation
@@ -135,9 +135,9 @@ async def replay_fidelity(
     made_with = {"checkpoint": checkpoint, **asdict(settings)}
     problems: list[str] = []
     done = {one.action: one for one in _on_file(path, made_with, problems)}
-    for problem in problems:
-        run.warn(f"{problem}; what stood there is measured again")
     missing = [pair for pair in chosen if pair[0].action.id not in done]
+    for problem in problems:
+        run.warn(f"{problem}; what stood there is measured again" if missing else problem)
     for first in range(0, len(missing), AT_ONCE):
         batch = missing[first : first + AT_ONCE]
         measured = await measure([decision for decision, _ in batch], context, settings)
@@ -187,7 +187,7 @@ def _on_file(path: Path, made_with: dict[str, object], problems: list[str]) -> I
     def parse(record: Any) -> ReplayedAction | None:
         return _REPLAYED.validate_python(record) if record["made_with"] == made_with else None
 
-    drop_torn_line(path)
+    drop_torn_line(writable_file(path))
     yield from filter(None, readable_jsonl(path, parse, problems))
 
 

@@ -148,7 +148,8 @@ class OwnCoach:
         except (TypeError, ValueError, RecursionError) as error:
             raise CoachError(f"coach {self.name} gave a score that cannot be written down: {error}") from error
         for key, value in asdict(score.usage).items():
-            if value is not None and not 0 <= value <= _MOST_USED:  # or sums of it are no numbers
+            least = -_MOST_USED if key == "latency_s" else 0  # a clock may be set back
+            if value is not None and not least <= value <= _MOST_USED:  # or sums of it are no numbers
                 raise CoachError(f"coach {self.name} gave a usage that cannot be: {key} is {brief(value)}")
         value = score.process_0_10
         if (value is None) == (score.status == "scored"):

@@ -42,15 +42,19 @@ async def explored(
     return await algorithm.explore(episodes, specs, context)
 
 
-def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> AdvantageBatch:
-    """What `algorithm.advantages` gives. rewards: those of actions without a sample, as an external model's, it is not
-    shown. Raises ConfigError where that is no batch of the same samples."""
-    name = algorithm.settings.name
+def shown_rewards(samples: Samples, rewards: Rewards) -> dict[str, float | None]:
+    """What an algorithm is shown: not the rewards of actions without a sample, as an external model's are."""
     shown = {sample.action_id for group in samples.values() for sample in group}
-    rewards = {action_id: reward for action_id, reward in rewards.items() if action_id in shown}
+    return {action_id: reward for action_id, reward in rewards.items() if action_id in shown}
+
+
+def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> AdvantageBatch:
+    """What `algorithm.advantages` gives. Raises ConfigError where that is no batch of the same samples."""
+    name = algorithm.settings.name
+    shown = {policy: [*group] for policy, group in samples.items()}
     try:
         with algorithm_code(name):
-            batch = algorithm.advantages({policy: [*group] for policy, group in samples.items()}, rewards)
+            batch = algorithm.advantages(shown, shown_rewards(samples, rewards))
     except ConfigError as error:
         said = str(error)
         raise ConfigError(said if said.startswith("algorithm '") else f"algorithm '{name}': {said}") from error
