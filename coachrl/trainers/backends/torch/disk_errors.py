@@ -31,8 +31,8 @@ def _systems_number(error: Exception) -> int | None:
     """From its text, as the libraries written in Rust have it, or from what it was raised upon, as torch's are."""
     if found := _SYSTEMS_NUMBER.search(str(error)):
         return int(found[1])
-    of_torch = isinstance(error, RuntimeError) and isinstance(error.__context__, OSError)
-    return error.__context__.errno if of_torch else None
+    cause = error.__context__ if isinstance(error, RuntimeError) else None
+    return cause.errno if isinstance(cause, OSError) else None
 
 
 def write_into_cache(model: str, folder: Path, write: Callable[[Path], object]) -> None:
