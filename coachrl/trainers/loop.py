@@ -35,7 +35,7 @@ from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.algorithms.advantages.batches import with_credit
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
-from coachrl.trainers.algorithms.boundary import batch_of, explored, rewards_of, shown_rewards
+from coachrl.trainers.algorithms.boundary import batch_of, compared, explored, rewards_of
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
 from coachrl.trainers.callbacks import Callback, StepAudit
 from coachrl.trainers.checkpointer import Checkpointer
@@ -245,7 +245,7 @@ class Trainer:
         self, episodes: Sequence[Episode], rewards: Mapping[str, float | None], samples: Samples
     ) -> int:
         """How many tasks of the step have rewards that differ. One that was played twice counts twice."""
-        task_ids = self.algorithm.tasks_to_compare(samples, shown_rewards(samples, rewards))
+        task_ids = compared(self.algorithm, samples, rewards)
         return sum(episode.task_id in task_ids for episode in episodes) // self.config.train.group_size
 
     def _refill_metrics(

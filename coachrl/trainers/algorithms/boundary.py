@@ -16,7 +16,7 @@ from coachrl.trainers.algorithms.advantages.own_reward import checked_rewards
 from coachrl.trainers.algorithms.base import Algorithm, Explored
 from coachrl.trainers.backends.base import Samples
 from coachrl.trainers.masking import Rewards
-from coachrl.types import CoachScore, Episode
+from coachrl.types import CoachScore, Episode, TrainSample
 
 if TYPE_CHECKING:
     from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext
@@ -42,19 +42,18 @@ async def explored(
     return await algorithm.explore(episodes, specs, context)
 
 
-def shown_rewards(samples: Samples, rewards: Rewards) -> dict[str, float | None]:
-    """What an algorithm is shown: not the rewards of actions without a sample, as an external model's are."""
-    shown = {sample.action_id for group in samples.values() for sample in group}
-    return {action_id: reward for action_id, reward in rewards.items() if action_id in shown}
+def compared(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> set[str]:
+    """What `algorithm.tasks_to_compare` gives."""
+    with algorithm_code(algorithm.settings.name, " in tasks_to_compare"):
+        return algorithm.tasks_to_compare(_shown(samples), _rewards_of(samples, rewards))
 
 
 def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> AdvantageBatch:
     """What `algorithm.advantages` gives. Raises ConfigError where that is no batch of the same samples."""
     name = algorithm.settings.name
-    shown = {policy: [*group] for policy, group in samples.items()}
     try:
         with algorithm_code(name):
-            batch = algorithm.advantages(shown, shown_rewards(samples, rewards))
+            batch = algorithm.advantages(_shown(samples), _rewards_of(samples, rewards))
     except ConfigError as error:
         said = str(error)
         raise ConfigError(said if said.startswith("algorithm '") else f"algorithm '{name}': {said}") from error
@@ -65,6 +64,17 @@ def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> Advant
     if {policy: len(group) for policy, group in batch.samples.items()} != {p: len(g) for p, g in samples.items()}:
         raise ConfigError(f"algorithm '{name}' gave other samples than it got: those to leave out must be masked")
     return batch
+
+
+def _shown(samples: Samples) -> dict[str, list[TrainSample]]:
+    """Lists of its own."""
+    return {policy: [*group] for policy, group in samples.items()}
+
+
+def _rewards_of(samples: Samples, rewards: Rewards) -> dict[str, float | None]:
+    """Not those of actions without a sample, as an external model's are: they are no actions of the step to it."""
+    known = {sample.action_id for group in samples.values() for sample in group}
+    return {action_id: reward for action_id, reward in rewards.items() if action_id in known}
 
 
 def state_of(algorithm: Algorithm) -> str:

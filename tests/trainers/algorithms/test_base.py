@@ -14,7 +14,7 @@ from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.testing.actions import make_action
 from coachrl.trainers.algorithms.base import Algorithm, AlgorithmConfig, with_advantages
-from coachrl.trainers.algorithms.boundary import batch_of, rewards_of, state_of
+from coachrl.trainers.algorithms.boundary import batch_of, compared, rewards_of, state_of
 from coachrl.types import Episode, Outcome
 
 OWN = '''
@@ -85,6 +85,21 @@ def test_an_own_algorithm_is_shown_the_rewards_of_its_samples_alone():
 
     batch = batch_of(Signs(None), grouped([sample("x", length=3)]), {"x": 1.0, "of an external model": 7.0})
     assert batch.samples["a"][0].advantages_L.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_own_algorithm_that_says_what_can_be_compared_is_kept_from_what_is_not_its_own():
+    class Empties(Answers):
+        def tasks_to_compare(self, samples, rewards):
+            assert rewards == {"x": 1.0}
+            rewards.clear()
+            samples["a"].clear()
+            return self.given(samples)
+
+    samples, rewards = grouped([sample("x", length=3)]), {"x": 1.0, "of an external model": 7.0}
+    assert compared(Empties(lambda _: {"t"}), samples, rewards) == {"t"}
+    assert len(samples["a"]) == 1 and len(rewards) == 2
+    with pytest.raises(ConfigError, match=r"^algorithm 'mine:Answers' failed in tasks_to_compare: ZeroDivisionError"):
+        compared(Empties(lambda _: 1 / 0), samples, rewards)
 
 
 def test_what_an_own_algorithm_raises_is_one_line():
