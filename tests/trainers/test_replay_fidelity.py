@@ -57,6 +57,12 @@ def test_an_audit_measures_goes_on_where_it_stopped_and_says_what_is_gone(run: R
     damaged = audit(run, "--replay", "5", "--json", "-")
     assert json.loads(damaged.stdout)["replayed"] == found
     assert "replayed.jsonl: lines 1, 2 (2 of 6) are left out" in damaged.output
+    kept.unlink()
+    kept.mkdir()
+    refused = audit(run, "--replay", "5")
+    assert refused.exit_code != 0 and "Is a directory" in str(refused.exception)
+    assert "replayed" not in refused.output, "it is told before anything is measured"
+    kept.rmdir()
     kept.write_text(before)
 
     for checkpoint in run.checkpoints():

@@ -23,7 +23,7 @@ from scipy import stats as scipy_stats
 from coachrl.audit.verdicts import SMALLEST_RHO, AuditVerdict, Grade
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl, writable_file
+from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl
 from coachrl.runs.folder import Run
 from coachrl.seeding import generator
 from coachrl.stats import Estimate, Resampler, correlation
@@ -129,20 +129,22 @@ async def replay_fidelity(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ReplayFidelity:
     """Measures what is not on file yet, `AT_ONCE` actions at a time. Raises ConfigError where the pipeline cannot be
-    replayed."""
+    replayed, and OSError, before anything is measured, where nothing can be written."""
     settings = ReplaySettings(OTHERS, PLAYOUTS, recorded_outcome=False)  # the coach may have seen that outcome
     path = run.folder / "coach" / "replayed.jsonl"
     made_with = {"checkpoint": checkpoint, **asdict(settings)}
     problems: list[str] = []
     done = {one.action: one for one in _on_file(path, made_with, problems)}
     missing = [pair for pair in chosen if pair[0].action.id not in done]
+    if missing:
+        path.parent.mkdir(exist_ok=True)
+        append_jsonl(path, [])  # a place that takes nothing costs nothing
     for problem in problems:
         run.warn(f"{problem}; what stood there is measured again" if missing else problem)
     for first in range(0, len(missing), AT_ONCE):
         batch = missing[first : first + AT_ONCE]
         measured = await measure([decision for decision, _ in batch], context, settings)
         new = [_replayed(decision, score, one) for (decision, score), one in zip(batch, measured, strict=True)]
-        path.parent.mkdir(exist_ok=True)
         append_jsonl(path, [{"made_with": made_with, **asdict(one)} for one in new])
         done |= {one.action: one for one in new}
         on_progress(len(chosen) - len(missing) + first + len(new), len(chosen))
@@ -187,7 +189,7 @@ def _on_file(path: Path, made_with: dict[str, object], problems: list[str]) -> I
     def parse(record: Any) -> ReplayedAction | None:
         return _REPLAYED.validate_python(record) if record["made_with"] == made_with else None
 
-    drop_torn_line(writable_file(path))
+    drop_torn_line(path)
     yield from filter(None, readable_jsonl(path, parse, problems))
 
 
