@@ -51,7 +51,8 @@ log = logging.getLogger(__name__)
 LOCK = "train.lock"
 MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 _EPISODE_FILE = re.compile(r"(step|eval)-[0-9]{1,10}")
-_making = threading.RLock()  # what a run is made as, and what is left of one, have the process's number alone
+# What a run is made as, and what is left of one, have the process's number alone. One that cannot be made is discarded.
+_making = threading.RLock()
 
 
 class Run:

@@ -128,6 +128,18 @@ def test_threads_that_begin_runs_at_once_leave_each_others_folders_alone(tmp_pat
     assert not caplog.records, "latest was moved each time"
 
 
+def test_threads_that_discard_runs_leave_those_alone_that_others_begin(tmp_path, caplog):
+    def begin(number):
+        run = Run.create(RunConfig(name=f"run-{number}", out=tmp_path))
+        if number % 2:
+            run.discard_if_empty()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(begin, range(80)))
+    left = {path.name for path in tmp_path.iterdir()} - {"latest"}
+    assert left == {f"run-{number}" for number in range(0, 80, 2)} and not caplog.records
+
+
 def test_a_place_that_cannot_hold_a_folder_is_one_clear_line(tmp_path):
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(ConfigError, match=r"runs/one cannot be written: .*/runs is no folder$"):
