@@ -95,12 +95,16 @@ def refusable(code: str, bait: Mapping[str, object]) -> str:
 
 def judge(execution: Execution) -> tuple[bool, str]:
     """Whether the program of `refusable` was refused, and in which words."""
-    if execution.state == "timeout" and "ESCAPED" not in execution.stdout:
+    if _says_nothing(execution):
         return False, _TOO_LATE
     last = (execution.stdout.strip() or execution.stderr.strip()).rpartition("\n")[2]
     detail = last.removeprefix("refused ")
     held = execution.state == "ok" and execution.stdout.startswith("refused")
     return held, "not there" if detail == "AssertionError()" else detail
+
+
+def _says_nothing(execution: Execution) -> bool:
+    return execution.state == "timeout" and "ESCAPED" not in execution.stdout
 
 
 async def is_alone(sandbox: Sandbox) -> str:
@@ -170,7 +174,7 @@ async def _sees_nothing(sandbox: Sandbox | None, workspace: Workspace, code: str
     finally:
         if second is not workspace:
             await second.close()
-    if execution.state == "timeout" and "ESCAPED" not in execution.stdout:
+    if _says_nothing(execution):
         return False, _TOO_LATE
     held = execution.state == "ok" and "ESCAPED" not in execution.stdout
     return held, "not there" if held else f"{execution.state}: {execution.stdout or execution.stderr}"

@@ -110,6 +110,7 @@ async def test_the_table_says_how_an_attempt_was_held():
     assert judge(Execution("error", "", "Traceback\nOSError: x")) == (False, "OSError: x")
     held, detail = judge(Execution("timeout"))
     assert not held and "did not end in time; try again where less is running" in detail
+    assert judge(Execution("timeout", "ESCAPED\n")) == (False, "ESCAPED")
 
 
 async def test_workspaces_do_not_see_each_other(local):
