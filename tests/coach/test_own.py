@@ -220,6 +220,9 @@ class Free(Priced):
 
 def beyond_floats(request):
     return 10 ** 400
+
+def clock_set_back(request):
+    return CoachScore(request.action.id, "scored", 5.0, usage=Usage(attempts=1, latency_s=-0.5))
 """
 
 
@@ -237,7 +240,9 @@ async def score_of(path: str) -> CoachScore:
     return score
 
 
-@pytest.mark.parametrize(("name", "expected"), [("length", 5.0), ("Mine", 4.0), ("Plain", 3.0), ("of_numpy", 6.0)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("length", 5.0), ("Mine", 4.0), ("Plain", 3.0), ("of_numpy", 6.0), ("clock_set_back", 5.0)]
+)
 async def test_functions_and_classes_score(module: str, name: str, expected: float) -> None:
     score = await score_of(f"{module}:{name}")
     assert (score.status, score.process_0_10, score.model) == ("scored", expected, f"{module}:{name}")

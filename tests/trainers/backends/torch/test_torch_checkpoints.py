@@ -20,6 +20,7 @@ from torch_backends import generate, samples_of, weights
 from coachrl.config import TorchConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.trainers.backends.torch import footprint
+from coachrl.trainers.backends.torch.disk_errors import as_the_system_has_them
 
 
 def moments(backend):
@@ -204,3 +205,11 @@ def test_a_full_disk_is_one_clear_line(make, tmp_path, room_bytes):
             backend.save(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_what_is_wrong_beside_the_disk_is_not_taken_for_it(tmp_path):
+    with pytest.raises(ValueError, match="tied weights"), as_the_system_has_them():
+        try:
+            (tmp_path / "none").read_bytes()
+        except OSError:
+            raise ValueError("tied weights")  # noqa: B904
