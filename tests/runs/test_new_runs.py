@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from full_disk import room_for
 
 from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
-from coachrl.runs import leftovers
+from coachrl.runs import leftovers, places
 from coachrl.runs.folder import Run
 
 
@@ -128,16 +129,23 @@ def test_threads_that_begin_runs_at_once_leave_each_others_folders_alone(tmp_pat
     assert not caplog.records, "latest was moved each time"
 
 
-def test_threads_that_discard_runs_leave_those_alone_that_others_begin(tmp_path, caplog):
-    def begin(number):
-        run = Run.create(RunConfig(name=f"run-{number}", out=tmp_path))
-        if number % 2:
-            run.discard_if_empty()
+def test_a_run_is_begun_once_another_thread_has_discarded_its_own(tmp_path, monkeypatch):
+    """Both move `latest` by way of a link that has the process's number alone."""
+    failed, point_back = Run.create(RunConfig(name="failed", out=tmp_path)), places.point_back
 
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(begin, range(80)))
-    left = {path.name for path in tmp_path.iterdir()} - {"latest"}
-    assert left == {f"run-{number}" for number in range(0, 80, 2)} and not caplog.records
+    def meanwhile(*given):
+        other.start()
+        other.join(0.2)
+        waited.append(other.is_alive())
+        point_back(*given)
+
+    waited: list[bool] = []
+    other = threading.Thread(target=lambda: Run.create(RunConfig(name="other", out=tmp_path)))
+    monkeypatch.setattr(places, "point_back", meanwhile)
+    failed.discard_if_empty()
+    other.join()
+    assert waited == [True]
+    assert (tmp_path / "latest").resolve().name == "other" and not failed.folder.exists()
 
 
 def test_a_place_that_cannot_hold_a_folder_is_one_clear_line(tmp_path):
