@@ -64,8 +64,8 @@ def copying(sample: Sample) -> TopicFinding:
     p = max(one_sided(estimate, null=COPIED) for estimate in found.values())
     what = f"share of the variance of {least_role}'s scores that the outcome explains"
     named = (
-        f"copies the outcome to every action: it explains {least.value:.0%} of the variance of each role's scores or "
-        f"more ({least_role}: {least.interval()}, {least.size}); scores add nothing to a reward for the outcome"
+        f"copies the outcome, or most of it, to every action: it explains {least.value:.0%} of the variance of each "
+        f"role's scores or more ({least_role}: {least.interval()}, {least.size}); only the rest says more than it does"
     )
     tested = replace(least, p=None if least.p is None else p)
     return TopicFinding(
