@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -126,9 +126,15 @@ def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) 
         problems.append(f"{path.name} cannot be read: {error}")
         return
     if broken:
-        numbers = ", ".join(str(n) for n, _ in broken[:5]) + (", …" if len(broken) > 5 else "")
-        lines = f"line {numbers} is" if len(broken) == 1 else f"lines {numbers} ({len(broken)} of {number}) are"
-        problems.append(f"{path.name}: {lines} left out: {broken[0][1]}")
+        problems.append(f"{path.name}: {left_out([n for n, _ in broken], number)}: {broken[0][1]}")
+
+
+def left_out(lines: Sequence[int], count: int) -> str:
+    """Which of a file's `count` lines are left out, in one sentence, however many they are."""
+    numbers = ", ".join(map(str, lines[:5])) + (", …" if len(lines) > 5 else "")
+    return (
+        f"line {numbers} is left out" if len(lines) == 1 else f"lines {numbers} ({len(lines)} of {count}) are left out"
+    )
 
 
 def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
