@@ -237,8 +237,8 @@ def drop_left_of(path: Path) -> None:
 
 @contextlib.contextmanager
 def folder_aside(folder: Path, may_exist: bool = False) -> Iterator[Path]:
-    """A folder to fill. It becomes `folder` when the block ends well, and else is removed. may_exist: where another
-    process has made `folder` meanwhile, that one stays. Raises OSError."""
+    """A folder to fill. It becomes `folder` when the block ends well and all of it is on the disk, and else is removed.
+    may_exist: where another process has made `folder` meanwhile, that one stays. Raises OSError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     if not may_exist:  # what processes of several machines may be making at once is not told apart by a number
         drop_left_of(folder)
@@ -247,6 +247,7 @@ def folder_aside(folder: Path, may_exist: bool = False) -> Iterator[Path]:
     try:
         yield aside
         follow_umask(aside)
+        put_on_disk(aside)
         try:
             aside.rename(folder)
         except OSError:
@@ -264,6 +265,19 @@ def follow_umask(folder: Path) -> None:
         for name in names:
             with contextlib.suppress(OSError):  # file systems without permissions
                 Path(place, name).chmod(mode)
+
+
+def put_on_disk(folder: Path) -> None:
+    """Return once all of `folder` would be there after a loss of power. Raises OSError where the disk did not take it,
+    which some file systems say no earlier."""
+    for place, _, names in os.walk(folder, onerror=reraise):
+        for path in (*(Path(place, name) for name in names), Path(place)):
+            fsync(path)
+
+
+def reraise(error: OSError) -> None:
+    """For `os.walk`, which else passes over a folder that cannot be read."""
+    raise error
 
 
 def fsync(path: Path) -> None:

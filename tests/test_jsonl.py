@@ -1,5 +1,6 @@
 """Lines of JSON: which are whole, which are left out and in which words, and what may be removed beside a file."""
 
+import errno
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from coachrl.jsonl import (
     drop_asides,
     drop_left_of,
     drop_torn_line,
+    folder_aside,
     json_line,
     name_new,
     read_jsonl,
@@ -142,6 +144,19 @@ def test_of_a_folder_that_was_made_aside_what_ended_processes_left_goes(tmp_path
     (tmp_path / ".made.89abcdee.8").touch()
     drop_left_of(tmp_path / "made")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept) and (tmp_path / "made" / "inside").is_dir()
+
+
+def test_a_folder_that_the_disk_takes_only_in_part_does_not_get_its_name(tmp_path, monkeypatch):
+    def refused(descriptor):  # as network file systems do, which have taken all writes before
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("weights"):  # noqa: PTH115
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(os, "fsync", refused)
+    refusal = pytest.raises(OSError, match=r"Disk quota exceeded: '.*/policy/weights'")
+    with refusal, folder_aside(tmp_path / "model") as aside:
+        (aside / "policy").mkdir()
+        (aside / "policy" / "weights").write_bytes(bytes(8))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_place_for_a_file_has_a_folder_above_it_and_none_in_it(tmp_path):

@@ -1,7 +1,9 @@
 """Data sets for TRL from a saved run: the agents' own messages, better replies against worse, judgements."""
 
 import asyncio
+import errno
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -64,6 +66,17 @@ def test_of_two_exports_into_one_file_the_later_one_is_told(saved, tmp_path, mon
     with pytest.raises(ConfigError, match=r"sft\.jsonl cannot be written: File exists"):
         export_run(saved, "sft", path, ExportFilter())
     assert path.read_text() == "theirs" and not list(tmp_path.glob(".sft*"))
+
+
+async def test_a_file_that_the_disk_refuses_once_it_is_written_does_not_get_its_name(tmp_path, monkeypatch):
+    def refused(descriptor):  # as network file systems do, which have taken all writes before
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    run = await save_run(tmp_path, samples_per_task=1)
+    monkeypatch.setattr(os, "fsync", refused)
+    with pytest.raises(ConfigError, match=r"sft\.jsonl cannot be written: Disk quota exceeded"):
+        export(run, "sft", tmp_path / "sft.jsonl", min_score=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 def test_demonstrations_are_replies_to_what_the_agent_really_read(saved, tmp_path):
