@@ -194,7 +194,8 @@ def write_aside(path: Path, text: str, is_new: bool = False) -> None:
         fsync(aside)
         name_new(aside, path) if is_new else aside.replace(path)
     except BaseException as error:  # Ctrl-C, too, leaves nothing
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that may not be written to says so of this, too
+            aside.unlink(missing_ok=True)
         if isinstance(error, OSError):
             error.filename = str(path)
         raise

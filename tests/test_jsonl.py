@@ -179,6 +179,16 @@ def test_a_file_that_cannot_be_written_aside_is_named_and_what_it_held_stays(pat
     assert [each.name for each in path.parent.iterdir()] == ["x.jsonl"] and path.read_text() == "before"
 
 
+def test_of_a_disk_that_may_not_be_written_to_the_file_is_named_too(path, monkeypatch):
+    def refused(place, *_, **__):  # also to remove what is not there
+        raise OSError(errno.EROFS, "Read-only file system", str(place))
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(OSError, match=r"Read-only file system: .*/x\.jsonl'$"):
+        write_aside(path, "text")
+
+
 @pytest.mark.parametrize("has_links", [True, False])
 def test_a_new_file_takes_nobodys_name(path, monkeypatch, has_links):
     def none(*_):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,5 +102,6 @@ def _write(path: Path, records: Iterable[Line]) -> dict[str, int]:
     except OSError as error:
         raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that may not be written to says so of this, too
+            aside.unlink(missing_ok=True)
     return dict(lines)
