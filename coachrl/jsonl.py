@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -126,9 +126,15 @@ def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) 
         problems.append(f"{path.name} cannot be read: {error}")
         return
     if broken:
-        numbers = ", ".join(str(n) for n, _ in broken[:5]) + (", …" if len(broken) > 5 else "")
-        lines = f"line {numbers} is" if len(broken) == 1 else f"lines {numbers} ({len(broken)} of {number}) are"
-        problems.append(f"{path.name}: {lines} left out: {broken[0][1]}")
+        problems.append(f"{path.name}: {left_out([n for n, _ in broken], number)}: {broken[0][1]}")
+
+
+def left_out(lines: Sequence[int], count: int) -> str:
+    """Which of a file's `count` lines are left out, in one sentence, however many they are."""
+    numbers = ", ".join(map(str, lines[:5])) + (", …" if len(lines) > 5 else "")
+    return (
+        f"line {numbers} is left out" if len(lines) == 1 else f"lines {numbers} ({len(lines)} of {count}) are left out"
+    )
 
 
 def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
@@ -188,7 +194,8 @@ def write_aside(path: Path, text: str, is_new: bool = False) -> None:
         fsync(aside)
         name_new(aside, path) if is_new else aside.replace(path)
     except BaseException as error:  # Ctrl-C, too, leaves nothing
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that may not be written to says so of this, too
+            aside.unlink(missing_ok=True)
         if isinstance(error, OSError):
             error.filename = str(path)
         raise
@@ -231,8 +238,8 @@ def drop_left_of(path: Path) -> None:
 
 @contextlib.contextmanager
 def folder_aside(folder: Path, may_exist: bool = False) -> Iterator[Path]:
-    """A folder to fill. It becomes `folder` when the block ends well, and else is removed. may_exist: where another
-    process has made `folder` meanwhile, that one stays. Raises OSError."""
+    """A folder to fill. It becomes `folder` when the block ends well and all of it is on the disk, and else is removed.
+    may_exist: where another process has made `folder` meanwhile, that one stays. Raises OSError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     if not may_exist:  # what processes of several machines may be making at once is not told apart by a number
         drop_left_of(folder)
@@ -241,6 +248,7 @@ def folder_aside(folder: Path, may_exist: bool = False) -> Iterator[Path]:
     try:
         yield aside
         follow_umask(aside)
+        put_on_disk(aside)
         try:
             aside.rename(folder)
         except OSError:
@@ -258,6 +266,19 @@ def follow_umask(folder: Path) -> None:
         for name in names:
             with contextlib.suppress(OSError):  # file systems without permissions
                 Path(place, name).chmod(mode)
+
+
+def put_on_disk(folder: Path) -> None:
+    """Return once all of `folder` would be there after a loss of power. Raises OSError where the disk did not take it,
+    which some file systems say no earlier."""
+    for place, _, names in os.walk(folder, onerror=reraise):
+        for path in (*(Path(place, name) for name in names), Path(place)):
+            fsync(path)
+
+
+def reraise(error: OSError) -> None:
+    """For `os.walk`, which else passes over a folder that cannot be read."""
+    raise error
 
 
 def fsync(path: Path) -> None:

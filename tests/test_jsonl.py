@@ -1,5 +1,6 @@
 """Lines of JSON: which are whole, which are left out and in which words, and what may be removed beside a file."""
 
+import errno
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from coachrl.jsonl import (
     drop_asides,
     drop_left_of,
     drop_torn_line,
+    folder_aside,
     json_line,
     name_new,
     read_jsonl,
@@ -144,6 +146,19 @@ def test_of_a_folder_that_was_made_aside_what_ended_processes_left_goes(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept) and (tmp_path / "made" / "inside").is_dir()
 
 
+def test_a_folder_that_the_disk_takes_only_in_part_does_not_get_its_name(tmp_path, monkeypatch):
+    def refused(descriptor):  # as network file systems do, which have taken all writes before
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("weights"):  # noqa: PTH115
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(os, "fsync", refused)
+    refusal = pytest.raises(OSError, match=r"Disk quota exceeded: '.*/policy/weights'")
+    with refusal, folder_aside(tmp_path / "model") as aside:
+        (aside / "policy").mkdir()
+        (aside / "policy" / "weights").write_bytes(bytes(8))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_place_for_a_file_has_a_folder_above_it_and_none_in_it(tmp_path):
     check_place(tmp_path / "file")
     with pytest.raises(ConfigError, match=r"^--out .*/no/file: there is no folder .*/no$"):
@@ -162,6 +177,16 @@ def test_a_file_that_cannot_be_written_aside_is_named_and_what_it_held_stays(pat
     with pytest.raises(OSError, match=r"No space left on device: .*/x\.jsonl'$"):
         write_aside(path, "after")
     assert [each.name for each in path.parent.iterdir()] == ["x.jsonl"] and path.read_text() == "before"
+
+
+def test_of_a_disk_that_may_not_be_written_to_the_file_is_named_too(path, monkeypatch):
+    def refused(place, *_, **__):  # also to remove what is not there
+        raise OSError(errno.EROFS, "Read-only file system", str(place))
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(OSError, match=r"Read-only file system: .*/x\.jsonl'$"):
+        write_aside(path, "text")
 
 
 @pytest.mark.parametrize("has_links", [True, False])

@@ -24,7 +24,8 @@ def evaluate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure held-out outcomes of a run's last checkpoint, or of a config's initial weights. Asks no coach."""
+    """Measure held-out outcomes of a run's last checkpoint, or of a config's initial weights. Asks no coach.
+    Exits with 1 where every episode broke."""
     from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.run import evaluate_run
     from coachrl.runs.folder import Run
@@ -43,3 +44,5 @@ def evaluate(
         print_json(metrics, indent=2, sort_keys=True)
     else:
         print_metrics(metrics)
+    if not metrics["eval/episodes"]:
+        raise typer.Exit(1)

@@ -13,6 +13,7 @@ import typer
 from coachrl.cli.console import out, waiting
 from coachrl.cli.options import RunOptions, takes_groups
 from coachrl.errors import ClusterLost, ConfigError, KeyMissing
+from coachrl.text import counted
 
 if TYPE_CHECKING:
     from coachrl.config import RunConfig
@@ -114,7 +115,8 @@ def _is_finished(run: Run) -> bool:
     checkpoints.read(run.last_checkpoint(), {})
     policies = sorted(path for path in run.last_checkpoint().iterdir() if path.is_dir())
     weights = " ".join(quote(f"policies.{path.name}.model={path}") for path in policies)
-    out.print(f"{run.folder} has all of its {steps} steps: there is nothing to resume. A new run from its weights:")
+    done = f"{counted(steps, 'step')} of {steps:,}"
+    out.print(f"{run.folder} has done {done}: there is nothing to resume. A new run from its weights:")
     out.print(f"  coachrl train --config {quote(str(run.folder / 'config.yaml'))} --name NEW {weights}")
     return True
 

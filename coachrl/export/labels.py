@@ -42,7 +42,9 @@ def export_labels(run: Run, place: Path) -> int:
     ConfigError where the run has none, or `place` exists already."""
     labels = read_labels(run)
     if not labels:
-        raise ConfigError(f"{run.folder} holds no label: people give them in `coachrl view`, or `coachrl label import`")
+        raise ConfigError(
+            f"{run.folder} has no label to export: people give them in `coachrl view`, or `coachrl label import`"
+        )
     if os.path.lexists(place):
         raise ConfigError(f"{place} exists already: name a new file")
     text = _csv(labels) if place.suffix == ".csv" else "".join(json_line(asdict(one)) for one in labels)

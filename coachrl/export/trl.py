@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from coachrl.errors import ConfigError
 from coachrl.export.judgements import judgements
 from coachrl.export.preferences import HOW_PAIRS_COME, preferences
 from coachrl.export.replies import ExportFilter, Line, said, scored_replies
-from coachrl.jsonl import check_place, drop_left_of, json_line, name_new, place_aside
+from coachrl.jsonl import check_place, drop_left_of, fsync, json_line, name_new, place_aside
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import team_of
 from coachrl.text import nearest
@@ -96,9 +97,11 @@ def _write(path: Path, records: Iterable[Line]) -> dict[str, int]:
                 file.write(json_line(record))
                 lines[kind] += 1
         if lines:
+            fsync(aside)
             name_new(aside, path)
     except OSError as error:
         raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that may not be written to says so of this, too
+            aside.unlink(missing_ok=True)
     return dict(lines)

@@ -19,7 +19,7 @@ from typing import Any
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError
 from coachrl.files import regular_file, whole_text
-from coachrl.jsonl import fsync
+from coachrl.jsonl import reraise
 from coachrl.resources import process_runs
 from coachrl.text import brief, one_line
 from coachrl.types import Role, policy_names
@@ -81,14 +81,6 @@ def read_state(folder: Path) -> Any:
     """What `write_state` wrote into a checkpoint that has been verified; None where it was nothing."""
     path = folder / _STATE
     return json.loads(whole_text(path)) if path.exists() else None
-
-
-def put_on_disk(folder: Path) -> None:
-    """Return once all of `folder` would be there after a loss of power. Raises OSError where the disk did not take it,
-    which some file systems say no earlier."""
-    for place, _, names in os.walk(folder, onerror=_raise):
-        for path in (*(Path(place, name) for name in names), Path(place)):
-            fsync(path)
 
 
 def read(folder: Path, made_with: Mapping[str, str]) -> Checkpoint:
@@ -287,12 +279,8 @@ def _entries(folder: Path) -> dict[str, int | None]:
     """What lies below the folder, the seal aside: the size of each file, None for what is neither file nor folder.
     Raises OSError."""
     found: dict[str, int | None] = {}
-    for place, _, names in os.walk(folder, onerror=_raise):
+    for place, _, names in os.walk(folder, onerror=reraise):
         for path in (Path(place, name) for name in names):
             found[str(path.relative_to(folder))] = path.stat().st_size if path.is_file() else None
     found.pop(SEAL, None)
     return dict(sorted(found.items()))
-
-
-def _raise(error: OSError) -> None:
-    raise error

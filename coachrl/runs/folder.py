@@ -34,6 +34,7 @@ from coachrl.jsonl import (
     follow_umask,
     fsync,
     json_line,
+    put_on_disk,
     read_jsonl,
     write_aside,
 )
@@ -323,7 +324,7 @@ class Run:
         try:
             yield aside
             follow_umask(aside)
-            checkpoints.put_on_disk(aside)
+            put_on_disk(aside)
         except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
             # A write that fails for want of room names no file.

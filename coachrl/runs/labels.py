@@ -85,11 +85,13 @@ def _time(given: str) -> str:
 
 def read_labels(run: Run, problems: list[str] | None = None) -> list[Label]:
     """What counts: of each person and action the last label, in the order of the file. problems: gets a sentence for
-    lines that hold none."""
+    lines that hold none; without it, that is a warning."""
     said: list[str] = [] if problems is None else problems
     latest: dict[tuple[str, str], Label] = {}
     for label in readable_jsonl(run.folder / LABELS, label_from_record, said):
         latest[label.key] = label
+    for problem in said if problems is None else ():
+        run.warn(problem)
     return list(latest.values())
 
 

@@ -56,7 +56,7 @@ def locked(path: Path, doing: str) -> Iterator[Callable[[], bool]]:
     descriptor = _acquire(path)
     _held.add(descriptor)
     try:
-        _say_who(descriptor, doing)
+        _say_who(descriptor, path, doing)
         yield partial(_is_at, descriptor, path)
     finally:
         # Before it is let go of: whoever opened it in between finds that it is no longer the file at `path`.
@@ -67,13 +67,13 @@ def locked(path: Path, doing: str) -> Iterator[Callable[[], bool]]:
         os.close(descriptor)
 
 
-def _say_who(descriptor: int, doing: str) -> None:
-    os.ftruncate(descriptor, 0)
+def _say_who(descriptor: int, path: Path, doing: str) -> None:
     try:
+        os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(asdict(_this_process(doing))).encode() + b"\n", 0)
     except OSError as error:
         if error.errno not in _FULL:  # who wants to free a full disk needs the lock, and can do without the words
-            raise
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _acquire(path: Path) -> int:
@@ -91,8 +91,10 @@ def _acquire(path: Path) -> int:
             _lock(descriptor, path)
             if _is_at(descriptor, path):
                 return descriptor
-        except BaseException:
+        except BaseException as error:
             os.close(descriptor)
+            if isinstance(error, OSError):
+                raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
             raise
         os.close(descriptor)  # its owner removed it while it was being opened
 
@@ -114,7 +116,7 @@ def _lock(descriptor: int, path: Path) -> None:
         if error.errno not in _NO_LOCKS:
             raise ConfigError(f"{path} cannot be locked: {error.strerror}") from error
         log.warning("%s: its file system has no locks: two machines could write to it at once", path)
-        if left is not None and left.host == socket.gethostname() and process_runs(left.pid):
+        if left is not None and left.host == socket.gethostname() and _may_hold(left, descriptor):
             raise ConfigError(_refusal(path, left)) from None
     if left is not None and left.host != socket.gethostname():
         raise ConfigError(
@@ -123,6 +125,14 @@ def _lock(descriptor: int, path: Path) -> None:
         )
     if left is not None:
         log.warning("%s was left by %s, which is gone; going on", path, left)
+
+
+def _may_hold(owner: Owner, descriptor: int) -> bool:
+    """Whether the owner, on this machine, still runs. A container gives its processes the same numbers each time: an
+    owner of our own number is gone, unless a thread of this process holds the file."""
+    if owner.pid != os.getpid():
+        return process_runs(owner.pid)
+    return any(os.path.sameopenfile(held, descriptor) for held in _held)
 
 
 def _refusal(path: Path, owner: Owner | None) -> str:

@@ -20,7 +20,7 @@ from pydantic_core import SchemaValidator
 
 from coachrl.jsonl import json_line, readable_jsonl
 from coachrl.text import brief
-from coachrl.types import CoachScore, Episode, Role
+from coachrl.types import HIGHEST_SCORE, CoachScore, Episode, Role
 
 _T = TypeVar("_T")
 _FILE = re.compile(r"((?:step|eval)-[0-9]+)\.")  # what the ids of a run's episodes begin with
@@ -96,7 +96,7 @@ def scores_of_rescores(run_folder: Path, problems: list[str]) -> dict[str, dict[
 
 def score_from_record(record: Mapping[str, Any]) -> CoachScore:
     """A coach's score from its fields. Raises ValueError for a record that is none."""
-    return _checked(CoachScore, record)
+    return _checked_score(record)
 
 
 def role_record(role: Role) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _without_score(action: Mapping[str, Any], place: str, scores: dict[str, Coac
     fields = dict(action)
     score = fields.pop("score", None)
     if score is not None:
-        scores[fields["id"]] = _checked(CoachScore, score, f"{place}score.")
+        scores[fields["id"]] = _checked_score(score, f"{place}score.")
     if fields.get("reward") is not None:
         fields["reward"] = _without_nulls(fields["reward"], "checks")
     return fields
@@ -139,6 +139,16 @@ def _without_nulls(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
     if isinstance(numbers := fields.get(key), Mapping):
         fields[key] = {name: number for name, number in numbers.items() if number is not None}
     return fields
+
+
+def _checked_score(raw: Any, place: str = "") -> CoachScore:
+    """As `_checked`: a score off the scale would move every mean that it goes into."""
+    score = _checked(CoachScore, raw, place)
+    if score.process_0_10 is not None and not 0 <= score.process_0_10 <= HIGHEST_SCORE:
+        raise ValueError(
+            f"{place}process_0_10 is {brief(score.process_0_10)}, not a number from 0 to {HIGHEST_SCORE:g}"
+        )
+    return score
 
 
 def _checked(kind: Callable[..., _T], raw: Any, place: str = "") -> _T:
@@ -156,7 +166,8 @@ def _validator(kind: Any) -> SchemaValidator:
 
 
 def _strict(schema: Any) -> Any:
-    """A schema that takes no text for a number, no fraction for a whole number, and no field that nobody declared.
+    """A schema that takes no text for a number, no fraction for a whole number, no number that JSON does not have, and
+    no field that nobody declared.
 
     Pydantic's own strict mode would also refuse the lists that JSON has in place of tuples."""
     if isinstance(schema, list):
@@ -166,6 +177,8 @@ def _strict(schema: Any) -> Any:
     made = {key: _strict(part) for key, part in schema.items()}
     if made.get("type") in _SCALARS:
         made["strict"] = True
+        if made["type"] == "float":
+            made["allow_inf_nan"] = False
     elif made.get("type") == "dataclass-args":
         made["extra_behavior"] = "forbid"
     return made

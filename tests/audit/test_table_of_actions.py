@@ -93,7 +93,6 @@ def test_a_broken_episode_has_no_outcome_and_is_no_evaluation(tmp_path):
     [
         ("scored", 10.0, "scored", 10.0),
         ("scored", 0.0, "scored", 0.0),
-        ("scored", 10.5, "failed", None),
         ("scored", None, "failed", None),
         ("abstained", None, "abstained", None),
         ("abstained", 5.0, "abstained", None),

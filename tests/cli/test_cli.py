@@ -144,6 +144,20 @@ def test_a_run_that_fails_before_its_first_line_leaves_nothing(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_an_evaluation_of_which_every_episode_broke_has_failed(tmp_path):
+    (tmp_path / "gone.py").write_text(
+        "from coachrl.errors import SandboxError\nfrom coachrl.pipelines.base import Pipeline\n"
+        "from coachrl.prompts import parse_prompt\nfrom coachrl.types import Role\n"
+        "ASK = parse_prompt('---\\nfields: [problem]\\n---\\n{{problem}}', 'ask')\n"
+        "class Gone(Pipeline):\n    name = 'gone'\n    roles = (Role('only', policy='only', prompt=ASK),)\n"
+        "    async def run(self, task, team, workspace): raise SandboxError('no room')\n"
+    )
+    settings = ("sandbox.kind=local-unsafe", "tasks.heldout_count=1")
+    done = coachrl("eval", "--pipeline", "gone:Gone", "--model", "tiny-random", "--json", *settings, cwd=tmp_path)
+    assert "no room" in done.stderr and json.loads(done.stdout)["eval/episodes"] == 0
+    assert done.returncode == 1
+
+
 def test_a_pipeline_of_ones_own_is_found_in_the_current_folder(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from coachrl.pipelines.base import Pipeline\nfrom coachrl.prompts import parse_prompt\n"

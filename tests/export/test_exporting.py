@@ -1,7 +1,9 @@
 """Data sets for TRL from a saved run: the agents' own messages, better replies against worse, judgements."""
 
 import asyncio
+import errno
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -66,6 +68,17 @@ def test_of_two_exports_into_one_file_the_later_one_is_told(saved, tmp_path, mon
     assert path.read_text() == "theirs" and not list(tmp_path.glob(".sft*"))
 
 
+async def test_a_file_that_the_disk_refuses_once_it_is_written_does_not_get_its_name(tmp_path, monkeypatch):
+    def refused(descriptor):  # as network file systems do, which have taken all writes before
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    run = await save_run(tmp_path, samples_per_task=1)
+    monkeypatch.setattr(os, "fsync", refused)
+    with pytest.raises(ConfigError, match=r"sft\.jsonl cannot be written: Disk quota exceeded"):
+        export(run, "sft", tmp_path / "sft.jsonl", min_score=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
 def test_demonstrations_are_replies_to_what_the_agent_really_read(saved, tmp_path):
     done, records = export(saved, "sft", tmp_path / "sft.jsonl", min_score=7.0)
     actions = actions_of(saved)
@@ -128,7 +141,7 @@ async def test_a_torn_line_of_the_ledger_is_told_once(tmp_path, caplog):
         file.write('{"kind": "call", "act')
     done, _ = export(run, "reward-model", tmp_path / "rm.jsonl", rescore=rescore.label)
     assert done.lines == {"judgement": len(actions_of(run))}
-    assert len([record for record in caplog.records if "is cut short or foreign" in record.message]) == 1
+    assert len([record for record in caplog.records if "cut short or foreign" in record.message]) == 1
 
 
 def test_rules_give_judgements_that_a_model_could_learn_to_give(saved, tmp_path):

@@ -140,8 +140,24 @@ def test_other_files_are_refused_in_one_line(run, ids, tmp_path):
     ):
         with pytest.raises(ConfigError, match=said):
             import_labels(run, tmp_path / name)
-    with pytest.raises(ConfigError, match="holds no label: people give them in"):
+    with pytest.raises(ConfigError, match="has no label to export: people give them in"):
         export_labels(run, tmp_path / "out.csv")
+
+
+def test_labels_that_cannot_be_read_are_told_of_as_they_are_left_out(run, ids, tmp_path, caplog):
+    add_labels(run, [label_from_record({"action_id": ids[0], "rater": name, "score": 3}) for name in ("Ann", "Ben")])
+    damaged = (run.folder / LABELS).read_text(encoding="utf-8").replace('"score": 3', '"score": 33', 1)
+    (run.folder / LABELS).write_text(damaged, encoding="utf-8")
+    assert export_labels(run, tmp_path / "out.csv") == 1
+    assert "labels.jsonl: line 1 is left out" in caplog.text
+    (run.folder / LABELS).unlink()
+    (run.folder / LABELS).mkdir()
+    try:
+        with pytest.raises(ConfigError, match="has no label to export"):
+            export_labels(run, tmp_path / "none.csv")
+    finally:
+        (run.folder / LABELS).rmdir()
+    assert "labels.jsonl cannot be read: Is a directory" in caplog.text
 
 
 def test_what_somebody_gives_while_a_file_is_imported_is_known_to_the_import(run, ids, tmp_path):

@@ -1,6 +1,7 @@
 """The one definition of what a run's files hold: what is written reads back, and what is wrong is named."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -47,6 +48,9 @@ def test_an_episode_with_everything_reads_back_equal():
         ("rejected_candidates.0.score.status", 1, "rejected_candidates.0.score.status is 1, not 'scored'"),
         ("actions.0.score.process_0_10", "8", "actions.0.score.process_0_10 is '8', not a valid number"),
         ("actions.0.score.process_0_10", True, "actions.0.score.process_0_10 is True, not a valid number"),
+        ("actions.0.score.process_0_10", 11, "actions.0.score.process_0_10 is 11.0, not a number from 0 to 10"),
+        ("actions.0.score.process_0_10", -0.1, "actions.0.score.process_0_10 is -0.1, not a number from 0 to 10"),
+        ("actions.0.score.process_0_10", math.inf, "actions.0.score.process_0_10 is inf, not a finite number"),
         ("actions.0.turn", "0", "actions.0.turn is '0', not a valid integer"),
         ("actions.0.turn", 0.5, "actions.0.turn is 0.5, not a valid integer"),
         ("actions.0.prompt_ids", [1, "2"], "actions.0.prompt_ids.1 is '2', not a valid integer"),
@@ -103,15 +107,18 @@ def test_episodes_of_another_step_or_evaluation_are_left_out_and_said(tmp_path, 
     assert len(list(read_episodes(elsewhere, problems))) == 2
 
 
-def test_halves_of_characters_and_numbers_that_are_none_are_read(tmp_path):
+def test_halves_of_characters_are_read_and_numbers_that_are_none_are_not(tmp_path):
     path = tmp_path / "scores.jsonl"
     path.write_text(
         '{"action_id": "a", "status": "scored", "rationale": "cut \\ud83d"}\n'
         '{"action_id": "b", "status": "scored", "process_0_10": NaN}\n'
     )
     problems = []
-    first, second = read_scores(path, problems)
-    assert first.rationale == "cut \ud83d" and second.process_0_10 != second.process_0_10 and not problems
+    [score] = read_scores(path, problems)
+    assert score.rationale == "cut \ud83d"
+    assert problems == [
+        "scores.jsonl: line 2 is left out: not as coachrl writes it: process_0_10 is nan, not a finite number"
+    ]
 
 
 def test_a_file_that_is_not_there_holds_nothing(tmp_path):

@@ -8,6 +8,7 @@ import os
 import platform
 import resource
 import select
+import selectors
 import socket
 import subprocess
 import sys
@@ -72,6 +73,24 @@ def test_the_limit_that_is_hit_is_named(room):
     room.report = Report()
     os.write(room.out[1], b"x" * 1024)
     assert room.watch(replace(LIMITS, timeout_s=0.01)) == "timeout"  # as much as may be printed
+
+
+def test_a_program_that_ended_while_its_supervisor_was_stopped_has_hit_no_limit(room, monkeypatch):
+    class Stopped(selectors.DefaultSelector):
+        """Its first wait is broken off by a stop that lasts past the deadline, and tells of nothing."""
+
+        waits = 0
+
+        def select(self, timeout=None):
+            self.waits += 1
+            if self.waits > 1:
+                return super().select(timeout)
+            os.write(room.ended[1], b"exit 0")
+            time.sleep(0.02)
+            return []
+
+    monkeypatch.setattr(selectors, "DefaultSelector", Stopped)
+    assert room.watch(replace(LIMITS, timeout_s=0.01)) == ""
 
 
 def test_one_byte_too_much_is_too_much_output(room):

@@ -10,7 +10,6 @@ from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, EngineLost, Preempted
 from coachrl.jsonl import read_jsonl
-from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.seeding import derive_seed
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
@@ -108,7 +107,7 @@ async def test_a_checkpoint_is_put_on_disk_beside_the_next_steps_episodes_and_be
 
     policy = ScriptedPolicy(answer)
     policy.update = update
-    monkeypatch.setattr(checkpoints, "put_on_disk", slow_disk)
+    monkeypatch.setattr("coachrl.runs.folder.put_on_disk", slow_disk)
     trainer, pool = make_trainer(tmp_path, policy=policy, overrides=["train.checkpoint_every=1"])
     await trainer.train()
     await pool.close()
@@ -122,7 +121,7 @@ def full_disk(monkeypatch):
     def refuse(folder):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "put_on_disk", refuse)
+    monkeypatch.setattr("coachrl.runs.folder.put_on_disk", refuse)
 
 
 async def test_a_checkpoint_that_the_disk_did_not_take_ends_the_run_at_the_next_step(tmp_path, full_disk):
@@ -157,7 +156,7 @@ async def test_a_disk_that_has_room_again_gets_the_checkpoint_of_a_run_that_ends
         if (error := next(answers)) is not None:
             raise error
 
-    monkeypatch.setattr(checkpoints, "put_on_disk", full_once)
+    monkeypatch.setattr("coachrl.runs.folder.put_on_disk", full_once)
     trainer, pool = make_trainer(tmp_path, coach=coach, overrides=["train.checkpoint_every=1"])
     with pytest.raises(BudgetExceeded, match=reason):
         await trainer.train()

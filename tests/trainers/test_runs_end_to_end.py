@@ -89,7 +89,7 @@ def test_a_killed_run_resumes_to_the_same_figures(tmp_path, tiny_model):
     whole = Run.open(tmp_path / "runs" / "whole")
     again = start("train", "--resume", "runs/whole", cwd=tmp_path).finish()
     assert again.returncode == 0 and again.stdout.startswith(
-        f"{whole.folder} has all of its 4 steps: there is nothing to resume. A new run from its weights:\n"
+        f"{whole.folder} has done 4 steps of 4: there is nothing to resume. A new run from its weights:\n"
         f"  coachrl train --config {whole.folder}/config.yaml --name NEW policies.code_executor.model={whole.folder}"
     )
 

@@ -26,7 +26,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from coachrl.errors import ConfigError
 from coachrl.files import regular_file
-from coachrl.jsonl import bounded_lines, writable_file
+from coachrl.jsonl import bounded_lines, left_out, writable_file
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
@@ -202,7 +202,8 @@ def _write_line(descriptor: int, line: bytes) -> None:
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a ledger, oldest first. A line that a kill or a full disk cut short, or that coachrl did not write
-    so, is left out, with a warning. Raises ConfigError where it cannot be read."""
+    so, is left out, with one warning for all. Raises ConfigError where it cannot be read."""
+    number, foreign = 0, list[int]()
     try:
         with regular_file(path).open("rb") as file:
             for number, line in enumerate(bounded_lines(file), start=1):
@@ -213,9 +214,11 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
                 if _is_line(record):
                     yield record
                 else:
-                    log.warning("%s line %d is cut short or foreign, and left out", path, number)
+                    foreign.append(number)
     except (OSError, ValueError) as wrong:
         raise ConfigError(f"{path}: {getattr(wrong, 'strerror', None) or wrong}") from wrong
+    if foreign:
+        log.warning("%s: %s: cut short or foreign", path, left_out(foreign, number))
 
 
 def _is_line(record: Any) -> bool:

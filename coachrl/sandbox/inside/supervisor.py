@@ -174,11 +174,11 @@ def watch(
                     raise Cancelled
                 if not drain(key.fd, pipes[key.fd], report, limits):
                     selector.unregister(key.fd)
-            now = time.monotonic()
+            # What had ended by the deadline has been seen, also where this process was stopped or starved meanwhile.
             if now >= deadline:
                 report.state = report.state or "timeout"
-            elif now >= next_look:
-                next_look = now + POLL_S
+            elif time.monotonic() >= next_look:
+                next_look = time.monotonic() + POLL_S
                 if holds_too_much():
                     report.state = report.state or "oom"
 

@@ -200,5 +200,14 @@ def test_a_line_that_is_no_call_and_no_score_is_left_out(tmp_path: Path, change:
     with ledger.path.open("a") as file:
         file.write(json.dumps({**whole, **change}) + "\n")
     assert list(read_ledger(ledger.path)) == [whole]
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "line 2 is left out: cut short or foreign"
+    ]
     assert spent_in(ledger.path) == 0.5
-    assert "line 2 is cut short or foreign, and left out" in caplog.text
+
+
+def test_many_lines_that_are_none_of_a_ledger_are_told_in_one(tmp_path: Path, caplog) -> None:
+    (tmp_path / "ledger.jsonl").write_text("pipeline:\n" * 200, encoding="utf-8")
+    assert list(read_ledger(tmp_path / "ledger.jsonl")) == []
+    [told] = [record.message for record in caplog.records]
+    assert told.endswith("lines 1, 2, 3, 4, 5, … (200 of 200) are left out: cut short or foreign")

@@ -23,6 +23,7 @@ from coachrl.files import read_text
 from coachrl.jsonl import folder_aside
 from coachrl.parsing import json_lines
 from coachrl.pipelines.generation import Message
+from coachrl.runs.locks import locked
 from coachrl.text import brief, counted
 from coachrl.trainers.backends.torch.backend import pick_device
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
@@ -53,7 +54,10 @@ def run_sft(
     training, validation = _split(samples, settings)
     policy = _policy(tokenizer.folder, settings)
     with contextlib.ExitStack() as ending:
-        with _writing(out_folder):  # before training: a read-only disk then costs nothing
+        with _writing(out_folder):  # before training: a read-only disk, or another process's folder, then costs nothing
+            out_folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = out_folder.absolute().with_name(f".{out_folder.name}.lock")
+            ending.enter_context(locked(lock, f"training {out_folder.name}"))
             aside = ending.enter_context(folder_aside(out_folder))
         stats = _train(policy, training, validation, settings, log)
         _check_learned(policy, stats)

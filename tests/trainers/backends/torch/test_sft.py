@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 
 import numpy as np
@@ -212,6 +213,17 @@ def test_where_no_step_is_taken_nothing_is_written(tiny_model, tmp_path, write_j
     with pytest.raises(PolicyError, match="no step was taken"):
         run_sft(write_jsonl(*demonstrations(8)), tiny_model, tmp_path / "out", FAST, lambda line: None)
     assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
+
+
+def test_a_folder_that_is_being_trained_into_is_refused_at_once(tiny_model, tmp_path, write_jsonl):
+    data, out, told = write_jsonl(*demonstrations(10)), tmp_path / "new" / "out", []
+
+    def meanwhile(line):
+        with pytest.raises(ConfigError, match=rf"new is in use by process {os.getpid()} .*, training out since"):
+            run_sft(data, tiny_model, out, FAST, told.append)
+
+    run_sft(data, tiny_model, out, FAST, meanwhile)
+    assert told == [] and [path.name for path in out.parent.iterdir()] == ["out"]
 
 
 def test_a_folder_that_another_process_made_meanwhile_stays_and_is_named(tiny_model, tmp_path, write_jsonl):
