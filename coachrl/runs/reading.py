@@ -10,8 +10,7 @@ from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.generation import Message, opening
 from coachrl.pipelines.parts import part_so_far
 from coachrl.runs.folder import Run
-from coachrl.runs.records import ScoredEpisode, read_episodes
-from coachrl.text import counted
+from coachrl.runs.records import ScoredEpisode, read_each_once
 from coachrl.types import Action, Episode, Role, Task
 
 
@@ -26,16 +25,7 @@ def training_episodes(run: Run) -> Iterator[ScoredEpisode]:
     seen: set[str] = set()
     for path in run.episode_files("step"):
         problems: list[str] = []
-        repeated = 0
-        for scored in read_episodes(path, problems):
-            ids = [action.id for action in scored.episode.all_actions]
-            if len({*ids}) == len(ids) and seen.isdisjoint(ids):
-                seen.update(ids)
-                yield scored
-            else:
-                repeated += 1
-        if repeated:
-            problems.append(f"{path.name}: {counted(repeated, 'episode')} left out: the run has its actions already")
+        yield from read_each_once(path, seen, problems)
         for problem in problems:
             run.warn(problem)
 

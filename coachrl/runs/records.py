@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
 from coachrl.jsonl import json_line, readable_jsonl
-from coachrl.text import brief
+from coachrl.text import brief, counted
 from coachrl.types import HIGHEST_SCORE, CoachScore, Episode, Role
 
 _T = TypeVar("_T")
@@ -50,6 +50,20 @@ def read_episodes(path: Path, problems: list[str]) -> Iterator[ScoredEpisode]:
         return found
 
     return readable_jsonl(path, parse, problems)
+
+
+def read_each_once(path: Path, seen: set[str], problems: list[str]) -> Iterator[ScoredEpisode]:
+    """As `read_episodes`, without what has an action of `seen`, the run's so far; its own are added."""
+    repeated = 0
+    for scored in read_episodes(path, problems):
+        ids = [action.id for action in scored.episode.all_actions]
+        if len({*ids}) == len(ids) and seen.isdisjoint(ids):
+            seen.update(ids)
+            yield scored
+        else:
+            repeated += 1
+    if repeated:
+        problems.append(f"{path.name}: {counted(repeated, 'episode')} left out: the run has its actions already")
 
 
 def read_scores(path: Path, problems: list[str]) -> Iterator[CoachScore]:

@@ -276,6 +276,16 @@ def test_runs_of_different_pipelines_are_not_mixed(tmp_path):
     assert any("different pipelines (dsbench, mathchat) are audited apart" in note for note in audit.notes)
 
 
+def test_episodes_that_stand_twice_in_a_run_count_once(tmp_path):
+    run = write_run(tmp_path)
+    once = audited(run).findings[0].counts
+    for path in run.episode_files():
+        path.write_text(path.read_text() * 2)
+    audit = audited(run)
+    assert audit.findings[0].counts == once
+    assert any("left out: the run has its actions already" in note for note in audit.notes)
+
+
 def test_all_episodes_failed_and_broken_episodes(tmp_path):
     run = write_run(tmp_path)
     for path in run.episode_files():

@@ -21,7 +21,7 @@ from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
-from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
+from coachrl.runs.records import ScoredEpisode, read_each_once, scores_of_rescores, step_of
 from coachrl.types import Action, CoachScore, Episode
 
 # Columns of the table. score: 0 to 10, NaN unless status is "scored". outcome: the episode's success as 0.0 or 1.0,
@@ -193,6 +193,7 @@ class _RunReader:
         self._config = _config_of(run, found.notes)
         # Where the settings cannot be read, no agreement with the outcome counts as the coach's own merit.
         self._outcome_to = self._config.coach.evidence.ground_truth if self._config is not None else "all"
+        self._seen: set[str] = set()
 
     def read(self) -> None:
         """Its actions, each once; the run's own scores of them, then each rescore's; and what it held out."""
@@ -232,7 +233,7 @@ class _RunReader:
             if kind == "step" and self._steps is not None and step not in self._steps:
                 continue
             problems: list[str] = []
-            for scored in read_episodes(path, problems):
+            for scored in read_each_once(path, self._seen, problems):
                 yield step, scored
             self._note(problems)
 
