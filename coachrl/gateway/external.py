@@ -31,7 +31,11 @@ _LONGEST_S = 3600.0  # of one attempt
 _MOST_TOKENS = 16_384  # of a reply, where a budget is to be kept and nobody sets a limit: many models could write more
 _OWN_FAULTS = (400, 413, 422)
 """What a provider says of a request that is the app's to mend."""
-_ENDINGS: dict[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}
+_ENDINGS: dict[str, StopReason] = {
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+}
 
 
 class GatewayRole(Section):
