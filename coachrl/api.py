@@ -225,6 +225,8 @@ def _opened(run: Run | str | Path) -> Run:
 
 def _flags(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted key -> value, of settings as they are given in Python."""
+    if "quiet" in settings:  # which is no setting, and whose nearest would mislead
+        raise ConfigError("quiet is for train, the one call that prints: leave it out here")
     flags: dict[str, Any] = {}
     for key, value in settings.items():
         if key in _CHOOSES and not isinstance(value, Mapping | Section):

@@ -75,6 +75,13 @@ class PackageMissing(PolicyError):
     """A package that a backend or a model needs is not installed here."""
 
 
+def lacking(error: ImportError) -> str:
+    """What an import lacks: the name of a package, or, of one that is there and does not load, what it says itself."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return error.name
+    return f"a package that is installed here and cannot be imported ({' '.join(str(error).split())})"
+
+
 class ContextOverflow(PolicyError, exit_code=1, blame="agent", label="context overflow"):
     """A prompt that leaves no room for a reply in the model's context. The episode ends and says so."""
 

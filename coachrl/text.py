@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # coachrl.types imports what imports this module
@@ -17,6 +18,7 @@ _SHOWN_CHARS = 2000  # of each stream of an execution
 # Pieces of text, some 5 to 20 % more than a byte-pair tokenizer makes of English, code and mathematics.
 _PIECE = re.compile(r"\s?(?:[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9])|\s{1,16}")
 
+KEY_CHARS = 16  # a shorter value of the environment is no provider's key
 _SHOWN_IN_LINE = 300  # characters of a value, or of somebody's words, in one line of an error
 # Controls (C0, C1), format characters (bidi overrides, zero widths, tags), halves of characters, and separators of
 # lines that no `\n` ends: what a terminal obeys, or a reader does not see.
@@ -50,9 +52,10 @@ def one_line(text: str, limit: int = _SHOWN_IN_LINE) -> str:
 
 
 def said(error: BaseException) -> str:
-    """`str(error)`; a class of somebody else's may raise where it makes its text."""
+    """`str(error)` without the keys in the environment, which somebody's client may have been refused with; a class of
+    somebody else's may raise where it makes its text."""
     try:
-        return str(error)
+        return without(str(error), secrets_of(KEY_CHARS))
     except (Exception, SystemExit) as raised:  # noqa: BLE001  the boundary to that class
         return f"(its text cannot be made: {type(raised).__name__})"
 
@@ -99,6 +102,20 @@ def without_passwords(text: str) -> str:
 def names_secret(variable: str) -> bool:
     """Whether an environment variable of that name looks as if it held a secret."""
     return any(word in variable.upper() for word in _SECRET_NAMES)
+
+
+def secrets_of(chars: int) -> dict[str, str]:
+    """The values of secret-looking environment variables that have so many characters or more, with their names; the
+    longest first, since one may be the beginning of another."""
+    found = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
+    return {value: found[value] for value in sorted(found, key=len, reverse=True) if len(value) >= chars}
+
+
+def without(text: str, secrets: Mapping[str, str]) -> str:
+    """`text` with the names of `secrets`, as of `secrets_of`, in the place of what they hold."""
+    for value, name in secrets.items():
+        text = text.replace(value, f"[{name}]")
+    return text
 
 
 def _spelled(character: str) -> str:

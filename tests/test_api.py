@@ -125,6 +125,7 @@ def test_what_the_command_line_resolves_python_resolves_too():
         (lambda: coachrl.configure(pipeline="mathcat"), "did you mean 'mathchat'"),
         (lambda: coachrl.train("no/such.yaml"), "no config file"),
         (lambda: coachrl.rollout(count=0), "count=0"),
+        (lambda: coachrl.rollout("quickstart", quiet=True), "quiet is for train"),
         (lambda: coachrl.rescore("runs/none"), "is not a run folder"),
         (lambda: coachrl.audit(), "name at least one run"),
         (lambda: coachrl.train("quickstart", resume="runs/none"), "give no config"),

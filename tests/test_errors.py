@@ -1,9 +1,13 @@
 """Whose doing an error is decides whether an episode is trained on, left out, or ends the run."""
 
+import importlib
 import inspect
+import re
+
+import pytest
 
 from coachrl import errors
-from coachrl.errors import CoachrlError
+from coachrl.errors import CoachrlError, lacking
 
 # All others end the run. Scripts go by the exit code: 2 for what can be mended before a run, 1 for a run that failed.
 AGENTS_DOING = {"ContextOverflow": "context overflow", "ToolError": "tool", "AppFailed": "app"}
@@ -37,3 +41,21 @@ def test_a_class_has_what_it_does_not_name_from_the_one_that_it_descends_from():
 
     assert (Mine.exit_code, Mine.blame, Mine.label) == (3, "agent", "tool")
     assert (errors.SandboxUnavailable.blame, errors.SandboxUnavailable.label) == ("run", "sandbox")
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("import there_is_no_such_package", "there_is_no_such_package"),
+        (
+            "raise ImportError('libcudart.so.12: cannot open shared object file')",
+            r"a package that is installed here .* \(libcudart.so.12: cannot open shared object file\)",
+        ),
+    ],
+)
+def test_a_package_that_does_not_load_is_not_said_to_be_missing(written, told, tmp_path, monkeypatch):
+    (tmp_path / "package_that_fails.py").write_text(written)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError) as caught:
+        importlib.import_module("package_that_fails")
+    assert re.fullmatch(told, lacking(caught.value))

@@ -16,6 +16,7 @@ from coachrl.text import (
     one_line,
     printable,
     rounded,
+    said,
     shown,
     visible,
     without_passwords,
@@ -187,3 +188,9 @@ def test_streams_that_are_long_lose_their_middle_each():
     ]
     told = brief_output(Execution("error", stderr="x" * 500))
     assert told == f"error: {'x' * 200}\n[... 100 characters cut ...]\n{'x' * 200}"
+
+
+def test_what_an_error_says_holds_no_key_of_the_environment(monkeypatch):
+    """As of a coach of one's own whose client was refused: it is written into the run's files."""
+    monkeypatch.setenv("MY_JUDGE_API_KEY", "sk-0123456789abcdef")
+    assert said(ValueError("wrong key: sk-0123456789abcdef.")) == "wrong key: [MY_JUDGE_API_KEY]."

@@ -7,7 +7,9 @@ import errno
 import io
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +40,8 @@ from coachrl.cli.view import view
 from coachrl.errors import CoachrlError
 from coachrl.resources import engine_hangs
 from coachrl.text import nearest
+
+_AGAIN_S = 0.05
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Of the Click that this Typer stands on, which is a package, or a part of Typer itself."""
@@ -164,6 +168,7 @@ def _usage_line(error: Any) -> str:
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 an audit threshold."""
     _open_closed_streams()
+    sys.unraisablehook = _raise_lost_interrupts
     for stream in (sys.stdout, sys.stderr):
         # What a terminal's encoding lacks (an ellipsis in Latin-1) is spelled out: it would end the command.
         if isinstance(stream, io.TextIOWrapper):
@@ -174,6 +179,17 @@ def main() -> None:
         if engine_hangs():
             _end_now(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
+
+
+def _raise_lost_interrupts(lost: Any) -> None:
+    """A Ctrl-C that comes while Python tidies up (as it does after each import) is one that nobody can be told of:
+    it is sent again. Not from in here, where it would be lost as well."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
+    again.daemon = True
+    again.start()
 
 
 def _open_closed_streams() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coachrl.cli.console import out, print_metrics
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, lacking
 
 
 # The defaults are the section's; they are only shown here, so that help needs no configuration.
@@ -37,7 +37,7 @@ def sft(
     try:
         from coachrl.trainers.backends.torch.sft import run_sft
     except ImportError as error:
-        raise ConfigError(f"coachrl sft needs {error.name}: pip install 'coachrl[quickstart]'") from error
+        raise ConfigError(f"coachrl sft needs {lacking(error)}: pip install 'coachrl[quickstart]'") from error
 
     given = {
         "epochs": epochs,

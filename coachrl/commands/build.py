@@ -17,7 +17,7 @@ from coachrl.coach.build import make_client_factory, make_coach, make_retrospect
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
-from coachrl.errors import ConfigError, PackageMissing
+from coachrl.errors import ConfigError, PackageMissing, lacking
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import check_source
@@ -292,7 +292,7 @@ def _import_backend(name: str) -> Any:
     try:
         return importlib.import_module(f"coachrl.trainers.backends.{name}.backend")
     except ImportError as error:
-        raise PackageMissing(f"{called} needs {error.name or error}: {remedy}") from error
+        raise PackageMissing(f"{called} needs {lacking(error)}: {remedy}") from error
 
 
 def _in_one_process(name: str) -> Any:

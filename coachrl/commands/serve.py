@@ -16,7 +16,7 @@ from pathlib import Path
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.commands.build import initial_models, load_generators
 from coachrl.config import RunConfig
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, lacking
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.pipeline import GatewayOptions
 from coachrl.gateway.served_team import ServedTeam
@@ -80,8 +80,10 @@ def _address(host: str, port: int) -> Iterator[socket.socket]:
     """The socket to serve at. It is had before models are loaded, which takes long."""
     try:
         from coachrl.gateway.server import is_loopback, listen
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"serving needs {error.name}: pip install 'coachrl[gateway]' -c constraints.txt") from error
+    except ImportError as error:
+        raise ConfigError(
+            f"serving needs {lacking(error)}: pip install 'coachrl[gateway]' -c constraints.txt"
+        ) from error
     if not (_key().isascii() and _key().isprintable() and _key() == _key().strip()):  # a line end among them
         raise ConfigError(f"{KEY}: clients can send no such key: take letters and digits")
     with listen(host, port) as listener:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from coachrl.errors import CoachrlError
 from coachrl.text import one_line
 
-StopReason = Literal["stop", "length", "tool_calls"]
+StopReason = Literal["stop", "length", "tool_calls", "content_filter"]  # the last of a provider's model alone
 ToolChoice = Literal["auto", "none", "required"]
 
 

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from coachrl.errors import CoachrlError, ConfigError
+from coachrl.errors import CoachrlError, ConfigError, lacking
 from coachrl.gateway.calls import Call, EpisodeEnded, Reply, WrongToken
 from coachrl.gateway.played_episode import OVER, PlayedEpisode
 
@@ -25,7 +25,7 @@ def check_packages() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"pipeline gateway needs {error.name}: pip install 'coachrl[gateway]'") from error
+        raise ConfigError(f"pipeline gateway needs {lacking(error)}: pip install 'coachrl[gateway]'") from error
 
 
 class Episodes:

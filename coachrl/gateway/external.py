@@ -19,19 +19,24 @@ from coachrl.coach.clients.ledger import Ledger, Message, calls_to
 from coachrl.coach.clients.litellm import LiteLLMClient, import_litellm
 from coachrl.coach.clients.providers import longest_reply, price_of, resolve_model
 from coachrl.coach.clients.retrying import ChatClientFactory, RetryingClient
-from coachrl.coach.clients.secrets import keyless, secrets_of
+from coachrl.coach.clients.secrets import keyless
 from coachrl.config import CoachConfig, Section
 from coachrl.errors import CoachError, CoachUnavailable, ConfigError, ProviderFailed
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Piece, Reply, StopReason
 from coachrl.gateway.conversation_tokens import as_message, said_in, text_of
 from coachrl.gateway.wire.base import arguments_of
+from coachrl.text import KEY_CHARS, secrets_of
 
 _TIMEOUT_S = 600.0  # without a byte of an answer
 _LONGEST_S = 3600.0  # of one attempt
 _MOST_TOKENS = 16_384  # of a reply, where a budget is to be kept and nobody sets a limit: many models could write more
 _OWN_FAULTS = (400, 413, 422)
 """What a provider says of a request that is the app's to mend."""
-_ENDINGS: dict[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}
+_ENDINGS: dict[str, StopReason] = {
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+}
 
 
 class GatewayRole(Section):
@@ -227,7 +232,7 @@ class _Telling:
     """Tells an app what a stream says, without keys: what may be the beginning of one waits for what comes next."""
 
     def __init__(self, tell: Callable[[Piece], None]) -> None:
-        self._tell, self._keys, self._held = tell, tuple(secrets_of()), ""
+        self._tell, self._keys, self._held = tell, tuple(secrets_of(KEY_CHARS)), ""
         self.has_begun = False
 
     def __call__(self, piece: Piece) -> None:

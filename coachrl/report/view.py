@@ -28,6 +28,7 @@ HOST = "127.0.0.1"
 _LONGEST_FORM = 65_536  # bytes
 _NO_FILES_S = 0.1
 _PAGE = re.compile(r"[1-9][0-9]{0,5}")
+_OWN_NAME = re.compile(rf"({re.escape(HOST)}|localhost)(:[0-9]{{1,5}})?", re.IGNORECASE)
 _LENGTH = re.compile(r"[0-9]{1,5}")
 
 
@@ -118,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         fields = dict(parse_qsl(self.rfile.read(int(length)).decode("utf-8", "replace"), keep_blank_values=True))
         origin = self.headers.get("Origin")
-        if origin is not None and origin not in [f"http://{host}" for host in self._names()]:
+        if origin is not None and origin != f"http://{self.headers['Host']}":
             self._refuse(HTTPStatus.FORBIDDEN, "the form was sent by a page of another site")
         elif not secrets.compare_digest(fields.get("token", "").encode(), self.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "the form is of another server, or of one that has ended: load it again")
@@ -140,15 +141,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _is_asked_by_name(self) -> bool:
-        # A page of another site may know this address by a name of its own (DNS rebinding): only ours is answered.
-        if self.headers.get("Host") in self._names():
+        # A page of another site may know this address by a name of its own (DNS rebinding): only ours is answered, at
+        # whatever port, since a tunnel (ssh -L) has one of its own.
+        if _OWN_NAME.fullmatch(self.headers.get("Host", "")):
             return True
-        self.send_error(HTTPStatus.FORBIDDEN)
+        self._refuse(HTTPStatus.FORBIDDEN, f"this server is asked as localhost or {HOST}")
         return False
-
-    def _names(self) -> tuple[str, str]:
-        _, port = self.connection.getsockname()
-        return f"{HOST}:{port}", f"localhost:{port}"
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self.send_error(status, explain=one_line(why))

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from coachrl.config import RunConfig
 from coachrl.config.choices import check_plain, check_takes, import_by_path, is_own_doing, raised_in
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, lacking
 from coachrl.jsonl import write_aside
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
@@ -244,7 +244,7 @@ def _package(tracker: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(f"track: {tracker} needs the package {name}: pip install 'coachrl[{tracker}]'") from error
+        raise ConfigError(f"track: {tracker} needs {lacking(error)}: pip install 'coachrl[{tracker}]'") from error
 
 
 def _plain(config: RunConfig) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from coachrl.errors import TaskError
+from coachrl.errors import TaskError, lacking
 from coachrl.files import named_path, parquet_rows, read_text, regular_file
 from coachrl.parsing import csv_rows, json_lines, parse_json
 from coachrl.resources import quiet
@@ -147,7 +147,7 @@ def _parquet_entries(path: Path, where: str) -> list[Entry]:
 
         return [(f"row {number}", row) for number, row in enumerate(parquet_rows(path), start=1)]
     except ImportError as error:
-        raise TaskError(f"{where}: parquet files need {error.name}: {_EXTRA}") from error
+        raise TaskError(f"{where}: parquet files need {lacking(error)}: {_EXTRA}") from error
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # the last two of odd bytes and dates
         raise TaskError(f"{where}: not a parquet file: {one_line(str(error))}") from error
 
@@ -159,7 +159,7 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
         import datasets
     except ImportError as error:
         what = "" if Path(name).is_dir() else f"no file {name} here; "
-        raise TaskError(f"{where}: {what}data sets of Hugging Face need {error.name}: {_EXTRA}") from error
+        raise TaskError(f"{where}: {what}data sets of Hugging Face need {lacking(error)}: {_EXTRA}") from error
     datasets.disable_progress_bars()
     saved = any((Path(name) / marker).is_file() for marker in _SAVED_BY_DATASETS)
     try:

@@ -1,8 +1,11 @@
 """The table of commands: what is slow to import waits until a verb needs it."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from command_line import coachrl
@@ -134,3 +137,27 @@ def test_examples_in_a_help_name_options_that_there_are(verb):
     for example in EXAMPLES[verb]:
         said = re.findall(r" (--[a-z-]+)", example.partition("     ")[0])
         assert all(f" {option} " in shown for option in said), example
+
+
+class InterruptedAsItGoes:
+    """As what Python's import machinery tidies up after itself: what is raised in there is lost."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_that_comes_where_python_loses_it_is_raised_all_the_same(monkeypatch, capsys):
+    def interrupted(**_):
+        InterruptedAsItGoes()
+        threading.Event().wait(5)
+
+    monkeypatch.setattr(main, "app", interrupted)
+    monkeypatch.setattr(sys, "argv", ["coachrl"])
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # put back afterwards
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            main.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == ""

@@ -95,6 +95,12 @@ async def test_a_secret_reaches_a_command_only_where_it_is_named(app):
     assert told.infra_error.startswith(f"app: {name} ended with exit code 1: AssertionError (before it was answered")
 
 
+async def test_a_secret_that_a_command_fails_with_is_not_written_down(app, monkeypatch):
+    monkeypatch.setenv("MY_SEARCH_KEY", "key-0123456789abcdef")
+    [told] = await played(app("sys.exit('refused: ' + os.environ['MY_SEARCH_KEY'])", pass_env=["MY_SEARCH_KEY"]))
+    assert "refused: [MY_SEARCH_KEY]" in told.outcome.reason
+
+
 async def test_what_a_command_leaves_running_is_ended_with_it(app, tmp_path):
     left = tmp_path / "left"
     sleeper = f"subprocess.Popen(['sh', '-c', 'echo $$ > {left}.tmp; mv {left}.tmp {left}; sleep 1000'])"

@@ -84,7 +84,13 @@ def test_one_count_is_given_for_all_replies_and_stands_with_the_first():
 
 @pytest.mark.parametrize(
     ("ending", "told"),
-    [("stop", "stop"), ("length", "length"), ("tool_calls", "tool_calls"), ("content_filter", "stop")],
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("tool_calls", "tool_calls"),
+        ("content_filter", "content_filter"),
+        ("eos", "stop"),
+    ],
 )
 def test_how_a_reply_ended(ending, told):
     [reply] = read(answer(({"content": "a"}, ending))).replies

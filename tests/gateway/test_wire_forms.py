@@ -198,6 +198,7 @@ def test_several_replies_count_their_prompt_once():
     [
         (reply("a"), "completed", "end_turn"),
         (reply("a", finish_reason="length"), "incomplete", "max_tokens"),
+        (reply("a", finish_reason="content_filter"), "incomplete", "refusal"),
         (reply("a", calls=[("f", {})]), "completed", "tool_use"),
         (reply("a", stop_text="END"), "completed", "stop_sequence"),
     ],

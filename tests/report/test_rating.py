@@ -85,12 +85,13 @@ def test_a_form_of_another_site_or_without_the_token_keeps_nothing(run, serve):
     refused = [
         ask(address, "POST", "/rate", good, Origin="http://evil.example"),
         ask(address, "POST", "/rate", good, Origin="null"),
+        ask(address, "POST", "/rate", good, Origin="http://127.0.0.1:1"),
         ask(address, "POST", "/rate", good, Host="evil.example"),
         ask(address, "POST", "/rate", urlencode({**form, "token": ""})),
         ask(address, "POST", "/rate", urlencode({**form, "token": "é" * 22})),
         ask(address, "POST", "/rate", urlencode({k: v for k, v in form.items() if k != "token"})),
     ]
-    assert [status for status, _, _ in refused] == [403] * 6
+    assert [status for status, _, _ in refused] == [403] * 7
     assert ask(address, "POST", "/elsewhere", good)[0] == 400
     assert ask(address, "POST", "/rate", good + "&remark=" + "x" * 70_000)[0] == 400
     for length in ("9" * 5000, "-1", "+1", "\u00b2", ""):

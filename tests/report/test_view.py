@@ -107,8 +107,10 @@ def test_the_server_shows_every_episode_of_a_file_to_loopback_alone(run, address
     assert status == 200 and page.count('<details class="row"') == 8
     for path in ("/episodes/step-000099", "/episodes/../config.yaml", "/etc/passwd", "/episodes/"):
         assert get(address, path)[0] == 404
-    assert get(address, "/", host="evil.example")[0] == 403
-    assert get(address, "/", host=f"localhost:{port}")[0] == 200
+    for name in ("evil.example", f"evil.example:{port}", f"localhost:{port}@evil.example", "localhost.evil.example"):
+        assert get(address, "/", host=name)[0] == 403
+    for name in (f"localhost:{port}", "localhost:9000"):  # the port of a tunnel
+        assert get(address, "/", host=name)[0] == 200
 
 
 def test_a_browser_that_goes_away_leaves_no_traceback(run, capfd):

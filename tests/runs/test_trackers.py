@@ -165,9 +165,7 @@ def test_a_missing_package_is_named_before_the_run(run, name, monkeypatch):
 
     package = {"tensorboard": "tensorboardX"}.get(name, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(
-        ConfigError, match=rf"track: {name} needs the package {package}: pip install 'coachrl\[{name}\]'"
-    ):
+    with pytest.raises(ConfigError, match=rf"track: {name} needs {package}: pip install 'coachrl\[{name}\]'"):
         follow(run, name)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, lacking
 from coachrl.files import bounded_file, parquet_rows
 from coachrl.jsonl import read_jsonl
 from coachrl.text import brief
@@ -82,7 +82,7 @@ def _table(file: Path) -> list[dict[Any, Any]]:
     try:
         return list(parquet_rows(file))
     except ImportError as error:
-        raise ConfigError(f"{file}: Parquet needs a package more: pip install pyarrow") from error
+        raise ConfigError(f"{file}: Parquet needs {lacking(error)}: pip install pyarrow") from error
     except (OSError, ValueError, OverflowError) as error:  # the last of odd dates
         raise ConfigError(f"{file} cannot be read as Parquet: {error}") from error
 

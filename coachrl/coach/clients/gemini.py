@@ -21,7 +21,7 @@ from coachrl.coach.clients.keys import GEMINI_ACCESS, key_of, needs_key, wants_v
 from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.coach.clients.secrets import without_secrets
 from coachrl.config import CoachConfig
-from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.errors import CoachError, CoachUnavailable, lacking
 
 _BLOCKED = frozenset(
     {"SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR", "IMAGE_SAFETY"}
@@ -37,10 +37,13 @@ class GeminiClient(Provider):
 
     def __init__(self, model: str, api_base: str | None, settings: CoachConfig) -> None:
         """Raises CoachUnavailable where there is neither a key nor credentials."""
-        import aiohttp
-        from google import genai
-        from google.auth.exceptions import GoogleAuthError
-        from google.genai import errors, types
+        try:
+            import aiohttp
+            from google import genai
+            from google.auth.exceptions import GoogleAuthError
+            from google.genai import errors, types
+        except ImportError as error:
+            raise CoachUnavailable(f"coach '{model}' needs {lacking(error)}: pip install 'coachrl[llm]'") from error
 
         super().__init__(model, api_base, settings)
         # Of a word that it does not know it says on the terminal how the provider wrote it.

@@ -24,7 +24,7 @@ from coachrl.coach.clients.base import (
 from coachrl.coach.clients.openai_compatible import conversation, reply_of
 from coachrl.coach.clients.secrets import without_secrets
 from coachrl.config import CoachConfig
-from coachrl.errors import CoachError, CoachUnavailable, KeyMissing
+from coachrl.errors import CoachError, CoachUnavailable, KeyMissing, lacking
 
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
 # Its own, of a body that it cannot read.
@@ -40,7 +40,7 @@ def import_litellm(model: str) -> ModuleType:
     try:
         import litellm
     except ImportError as error:
-        raise CoachUnavailable(f"coach '{model}' needs {error.name}: pip install 'coachrl[llm]'") from error
+        raise CoachUnavailable(f"coach '{model}' needs {lacking(error)}: pip install 'coachrl[llm]'") from error
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     if not os.environ.get("LITELLM_LOG"):  # it prints what providers write as it came, a terminal's orders included

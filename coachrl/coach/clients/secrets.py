@@ -3,18 +3,17 @@ repeat the key that they were sent, and the address that they were asked at."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from coachrl.text import names_secret, without_passwords
+from coachrl.text import KEY_CHARS, secrets_of, without, without_passwords
 
 T = TypeVar("T")
 
 _SHOWN_CHARS = 300
-_SECRET_CHARS, _KEY_CHARS = 8, 16  # a shorter value is no secret, and no key of a provider
+_SECRET_CHARS = 8  # a shorter value is no secret
 _NOISE = re.compile(r" ssl:(?:<[^<>]{0,200}>|\w+)")  # aiohttp's, after an address
 
 
@@ -22,12 +21,12 @@ def keyless(said: T) -> T:
     """What a model said, all of it (text, names, ids, arguments), with the keys in the environment replaced: a server
     may repeat the one that it was sent, and replies are kept in files and shown to others. A shorter secret may be any
     word of a reply, and is no provider's."""
-    return _keyless(said, secrets_of(_KEY_CHARS))
+    return _keyless(said, secrets_of(KEY_CHARS))
 
 
 def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
     if isinstance(said, str):
-        return _without(said, secrets)
+        return without(said, secrets)
     if isinstance(said, Mapping):
         return {_keyless(name, secrets): _keyless(part, secrets) for name, part in said.items()}
     if isinstance(said, list | tuple):
@@ -37,21 +36,8 @@ def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
     return said
 
 
-def secrets_of(chars: int = _KEY_CHARS) -> dict[str, str]:
-    """The values of secret-looking environment variables that have so many characters or more, with their names; the
-    longest first, since one may be the beginning of another."""
-    found = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
-    return {value: found[value] for value in sorted(found, key=len, reverse=True) if len(value) >= chars}
-
-
-def _without(text: str, secrets: Mapping[str, str]) -> str:
-    for value, name in secrets.items():
-        text = text.replace(value, f"[{name}]")
-    return text
-
-
 def without_secrets(text: str) -> str:
     """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
     and keys in URLs starred: servers repeat the address that they were asked at."""
-    line = " ".join(_NOISE.sub("", without_passwords(_without(text, secrets_of(_SECRET_CHARS)))).split())
+    line = " ".join(_NOISE.sub("", without_passwords(without(text, secrets_of(_SECRET_CHARS)))).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

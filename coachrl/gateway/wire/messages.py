@@ -13,7 +13,7 @@ from coachrl.gateway.wire import base
 from coachrl.gateway.wire.base import Block, CommonFields, Each, Function, Part
 
 _REFUSED: dict[str, tuple[Any, ...]] = {"top_k": (), "container": (), "mcp_servers": ([],), "output_format": ()}
-_STOP_REASON = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_STOP_REASON = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _CHOICE: dict[str, ToolChoice] = {"auto": "auto", "none": "none", "any": "required", "tool": "required"}
 _KIND = {
     400: "invalid_request_error",

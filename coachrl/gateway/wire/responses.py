@@ -21,6 +21,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "max_tool_calls": (),
     "top_logprobs": (0,),
 }
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _Event = tuple[str, dict[str, Any]]
 """Its type, and its fields."""
 _STORED = "nothing is stored here: send the whole conversation as `input`"
@@ -182,11 +183,11 @@ class ResponsesExchange:
         yield "response.in_progress", {"response": opened}
 
     def _ended(self, reply: Reply, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        cut = reply.finish_reason == "length"
+        incomplete = _INCOMPLETE.get(reply.finish_reason)
         return {
             **self._head(),
-            "status": "incomplete" if cut else "completed",
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "status": "incomplete" if incomplete else "completed",
+            "incomplete_details": {"reason": incomplete} if incomplete else None,
             "output": list(items),
             "usage": {
                 "input_tokens": reply.prompt_tokens,
@@ -221,7 +222,7 @@ class ResponsesExchange:
         }
 
     def _items(self, reply: Reply) -> list[dict[str, Any]]:
-        status = "incomplete" if reply.finish_reason == "length" else "completed"
+        status = "incomplete" if reply.finish_reason in _INCOMPLETE else "completed"
         items: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
             logprobs = base.token_logprobs(reply, []) if self.call.logprobs else []

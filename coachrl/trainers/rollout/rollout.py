@@ -194,6 +194,10 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
         if not clock.expired():  # a limit of the pipeline's own, whose error has no words
             raise ConfigError(f"pipeline {context.pipeline.name} failed: {raised_in(error)}") from error
         raise EpisodeTimeout(f"the episode did not end within {context.episode_timeout_s:g} s") from error
+    except OSError as error:
+        # The command shows what the system says of it, as of a file of its own: a line more says whose it is.
+        error.add_note(f"pipeline {context.pipeline.name}: {raised_in(error)}")
+        raise
     except BaseException as error:
         # As Python shows them, an exit() would end the run without a word, and a cancelled task of the pipeline's own
         # would pass for the end of the episode.

@@ -4,6 +4,7 @@ table in docs/pipelines.md."""
 import asyncio
 import contextlib
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -265,6 +266,14 @@ async def test_what_would_end_the_program_without_a_word_names_the_pipeline(erro
     words = rf"^pipeline pair failed: {type(error).__name__}: {error}.*\(test_rollout.py, line \d+\)$"
     with pytest.raises(ConfigError, match=words):
         await rollout(SPECS, Heard().context(Pair(failing(error)), episode_timeout_s=60))
+
+
+async def test_what_the_system_refuses_a_pipeline_says_where_it_did():
+    refused = FileNotFoundError(2, "No such file or directory", "/nope")
+    with pytest.raises(FileNotFoundError) as caught:
+        await rollout(SPECS, Heard().context(Pair(failing(refused))))
+    [note] = caught.value.__notes__[:1]
+    assert re.fullmatch(r"pipeline pair: FileNotFoundError: .*'/nope' \(test_rollout.py, line \d+\)", note)
 
 
 async def test_a_task_of_its_own_that_a_pipeline_has_cancelled_is_not_the_end_of_the_episode():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coachrl.errors import PackageMissing, PolicyError
+from coachrl.errors import PackageMissing, PolicyError, lacking
 from coachrl.resources import cache_folder
 from coachrl.trainers.backends.torch.disk_errors import write_into_cache
 
@@ -74,7 +74,7 @@ def convert(source: Path, folder: Path) -> None:
     try:
         import gguf
     except ImportError as error:
-        raise PackageMissing(f"{NAME} needs the gguf package to be converted: pip install gguf") from error
+        raise PackageMissing(f"{NAME} needs {lacking(error)} to be converted: pip install gguf") from error
     from safetensors.numpy import save_file
 
     try:
