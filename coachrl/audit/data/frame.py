@@ -193,7 +193,6 @@ class _RunReader:
         self._config = _config_of(run, found.notes)
         # Where the settings cannot be read, no agreement with the outcome counts as the coach's own merit.
         self._outcome_to = self._config.coach.evidence.ground_truth if self._config is not None else "all"
-        self._seen: set[str] = set()
 
     def read(self) -> None:
         """Its actions, each once; the run's own scores of them, then each rescore's; and what it held out."""
@@ -227,13 +226,14 @@ class _RunReader:
                 self._found.heldout.append((*about, float(episode.outcome.success)))
 
     def _episodes(self, kind: Literal["step", "eval"]) -> Iterator[tuple[int, ScoredEpisode]]:
-        """The episodes of `episodes/<kind>-*.jsonl`, each with its step."""
+        """The episodes of `episodes/<kind>-*.jsonl`, each with its step, and each once."""
+        seen: set[str] = set()
         for path in self._run.episode_files(kind):
             step = step_of(path)
             if kind == "step" and self._steps is not None and step not in self._steps:
                 continue
             problems: list[str] = []
-            for scored in read_each_once(path, self._seen, problems):
+            for scored in read_each_once(path, seen, problems):
                 yield step, scored
             self._note(problems)
 
