@@ -76,7 +76,7 @@ class PackageMissing(PolicyError):
 
 
 def lacking(error: ImportError) -> str:
-    """What an import lacks: the name of a package, or, of one that is there and does not load, what it says itself."""
+    """The name of the package that is missing; of one that is installed and fails to load, why it fails."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return error.name
     return f"a package that is installed here and cannot be imported ({' '.join(str(error).split())})"

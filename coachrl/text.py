@@ -52,10 +52,10 @@ def one_line(text: str, limit: int = _SHOWN_IN_LINE) -> str:
 
 
 def said(error: BaseException) -> str:
-    """`str(error)` without the keys in the environment, which somebody's client may have been refused with; a class of
-    somebody else's may raise where it makes its text."""
+    """`str(error)`, with keys of the environment redacted: clients of providers repeat them. Says so where the error's
+    class, which may be anybody's, raises in place of giving a text."""
     try:
-        return without(str(error), secrets_of(KEY_CHARS))
+        return redacted(str(error), secrets_of(KEY_CHARS))
     except (Exception, SystemExit) as raised:  # noqa: BLE001  the boundary to that class
         return f"(its text cannot be made: {type(raised).__name__})"
 
@@ -106,13 +106,18 @@ def names_secret(variable: str) -> bool:
 
 def secrets_of(chars: int) -> dict[str, str]:
     """The values of secret-looking environment variables that have so many characters or more, with their names; the
-    longest first, since one may be the beginning of another."""
+    longest first, since one may be the beginning of another. A path of this machine (HF_TOKEN_PATH) is no secret."""
     found = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
-    return {value: found[value] for value in sorted(found, key=len, reverse=True) if len(value) >= chars}
+    long = [value for value in sorted(found, key=len, reverse=True) if len(value) >= chars]
+    return {value: found[value] for value in long if not _is_path(value)}
 
 
-def without(text: str, secrets: Mapping[str, str]) -> str:
-    """`text` with the names of `secrets`, as of `secrets_of`, in the place of what they hold."""
+def _is_path(value: str) -> bool:
+    return value.startswith("/") and os.path.exists(value)  # noqa: PTH110  a pathlib.Path refuses what is too long
+
+
+def redacted(text: str, secrets: Mapping[str, str]) -> str:
+    """`text` with the name of each secret in place of its value. secrets: as `secrets_of` gives them."""
     for value, name in secrets.items():
         text = text.replace(value, f"[{name}]")
     return text

@@ -194,3 +194,11 @@ def test_what_an_error_says_holds_no_key_of_the_environment(monkeypatch):
     """As of a coach of one's own whose client was refused: it is written into the run's files."""
     monkeypatch.setenv("MY_JUDGE_API_KEY", "sk-0123456789abcdef")
     assert said(ValueError("wrong key: sk-0123456789abcdef.")) == "wrong key: [MY_JUDGE_API_KEY]."
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN_PATH", "PASSWORD_STORE_DIR"])
+def test_a_path_is_no_key_whatever_its_variable_is_called(monkeypatch, tmp_path, name):
+    monkeypatch.setenv(name, str(tmp_path))
+    assert said(OSError(f"{tmp_path}/x.csv is missing")) == f"{tmp_path}/x.csv is missing"
+    monkeypatch.setenv(name, "/" + "k" * 5000)
+    assert said(OSError(f"no {'/' + 'k' * 5000}")) == f"no [{name}]"

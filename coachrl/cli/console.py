@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from coachrl.text import one_line, printable
+from coachrl.text import one_line, printable, said
 
 
 class Waiting:
@@ -119,7 +119,8 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
 def print_error(error: BaseException | str, instead: str = "") -> None:
     """One line, whatever stands in the message, and one for each note that an error has, such as how to go on. instead:
     what is said in the place of its message."""
-    err.print(f"error: {one_line(instead or str(error), _ERROR_CHARS)}", style="bold red")
+    words = instead or (error if isinstance(error, str) else said(error))
+    err.print(f"error: {one_line(words, _ERROR_CHARS)}", style="bold red")
     for note in getattr(error, "__notes__", ()):
         err.print(one_line(note, _ERROR_CHARS))
 

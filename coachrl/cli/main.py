@@ -41,7 +41,7 @@ from coachrl.errors import CoachrlError
 from coachrl.resources import engine_hangs
 from coachrl.text import nearest
 
-_AGAIN_S = 0.05
+_AGAIN_S = 0.05  # by then Python has tidied up
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Of the Click that this Typer stands on, which is a package, or a part of Typer itself."""
@@ -168,7 +168,7 @@ def _usage_line(error: Any) -> str:
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 an audit threshold."""
     _open_closed_streams()
-    sys.unraisablehook = _raise_lost_interrupts
+    told_before, sys.unraisablehook = sys.unraisablehook, _raise_lost_interrupts
     for stream in (sys.stdout, sys.stderr):
         # What a terminal's encoding lacks (an ellipsis in Latin-1) is spelled out: it would end the command.
         if isinstance(stream, io.TextIOWrapper):
@@ -179,12 +179,14 @@ def main() -> None:
         if engine_hangs():
             _end_now(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
+    finally:
+        sys.unraisablehook = told_before
 
 
 def _raise_lost_interrupts(lost: Any) -> None:
-    """A Ctrl-C that comes while Python tidies up (as it does after each import) is one that nobody can be told of:
-    it is sent again. Not from in here, where it would be lost as well."""
-    if not issubclass(lost.exc_type, KeyboardInterrupt):
+    """Send a Ctrl-C again that came while Python tidied up, as it does after each import: it could be raised to nobody.
+    A thread sends it, since it would be lost in here as well."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
     again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))

@@ -21,7 +21,7 @@ from coachrl.config.choices import check_takes, import_by_path, is_own_doing
 from coachrl.errors import AppFailed, ConfigError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
-from coachrl.text import KEY_CHARS, names_secret, one_line, said, secrets_of, without
+from coachrl.text import KEY_CHARS, names_secret, one_line, redacted, said, secrets_of
 from coachrl.types import Task
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class CommandApp:
             output, errors = _Tail(_MOST_RESULT_BYTES), _Tail(_MOST_RESULT_BYTES)
             code = await self._run(words, endpoint, output, errors)
             if code != 0:
-                said = one_line(without(errors.last_line(), secrets_of(KEY_CHARS)), 300)
+                said = one_line(redacted(errors.last_line(), secrets_of(KEY_CHARS)), 300)
                 raise AppFailed(f"{Path(self._words[0]).name} ended with exit code {code}: {said or 'it said nothing'}")
             return _written_result(result_file) if self._writes_file else _printed_result(output)
 

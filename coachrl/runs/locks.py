@@ -129,10 +129,17 @@ def _lock(descriptor: int, path: Path) -> None:
 
 def _may_hold(owner: Owner, descriptor: int) -> bool:
     """Whether the owner, on this machine, still runs. A container gives its processes the same numbers each time: an
-    owner of our own number is gone, unless a thread of this process holds the file."""
+    owner of our own number is taken for gone, unless a thread of this process holds the file."""
     if owner.pid != os.getpid():
         return process_runs(owner.pid)
-    return any(os.path.sameopenfile(held, descriptor) for held in _held)
+    return any(_is_open(held, descriptor) for held in list(_held))
+
+
+def _is_open(held: int, descriptor: int) -> bool:
+    try:
+        return os.path.sameopenfile(held, descriptor)
+    except OSError:  # another thread has let go of it meanwhile
+        return False
 
 
 def _refusal(path: Path, owner: Owner | None) -> str:

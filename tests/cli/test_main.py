@@ -153,7 +153,7 @@ def test_ctrl_c_that_comes_where_python_loses_it_is_raised_all_the_same(monkeypa
 
     monkeypatch.setattr(main, "app", interrupted)
     monkeypatch.setattr(sys, "argv", ["coachrl"])
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # put back afterwards
+    told_before = sys.unraisablehook
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -161,3 +161,4 @@ def test_ctrl_c_that_comes_where_python_loses_it_is_raised_all_the_same(monkeypa
     finally:
         signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == ""
+    assert sys.unraisablehook is told_before

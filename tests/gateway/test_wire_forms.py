@@ -194,18 +194,18 @@ def test_several_replies_count_their_prompt_once():
 
 
 @pytest.mark.parametrize(
-    ("given", "status", "stop_reason"),
+    ("given", "status", "reason", "stop_reason"),
     [
-        (reply("a"), "completed", "end_turn"),
-        (reply("a", finish_reason="length"), "incomplete", "max_tokens"),
-        (reply("a", finish_reason="content_filter"), "incomplete", "refusal"),
-        (reply("a", calls=[("f", {})]), "completed", "tool_use"),
-        (reply("a", stop_text="END"), "completed", "stop_sequence"),
+        (reply("a"), "completed", None, "end_turn"),
+        (reply("a", finish_reason="length"), "incomplete", {"reason": "max_output_tokens"}, "max_tokens"),
+        (reply("a", finish_reason="content_filter"), "incomplete", {"reason": "content_filter"}, "refusal"),
+        (reply("a", calls=[("f", {})]), "completed", None, "tool_use"),
+        (reply("a", stop_text="END"), "completed", None, "stop_sequence"),
     ],
 )
-def test_how_a_reply_ended(given, status, stop_reason):
+def test_how_a_reply_ended(given, status, reason, stop_reason):
     response = responses.ResponsesExchange(Call("coder", ())).body([given])
-    assert response["status"] == status
+    assert (response["status"], response["incomplete_details"]) == (status, reason)
     assert {item["status"] for item in response["output"]} == {status}
     assert response["usage"]["total_tokens"] == 8
     message = messages.MessagesExchange(Call("coder", ())).body([given])

@@ -39,6 +39,7 @@ class GeminiClient(Provider):
         """Raises CoachUnavailable where there is neither a key nor credentials."""
         try:
             import aiohttp
+            import google.genai  # noqa: F401  names itself where it is missing and other packages of google's are not
             from google import genai
             from google.auth.exceptions import GoogleAuthError
             from google.genai import errors, types

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from coachrl.text import KEY_CHARS, secrets_of, without, without_passwords
+from coachrl.text import KEY_CHARS, redacted, secrets_of, without_passwords
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def keyless(said: T) -> T:
 
 def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
     if isinstance(said, str):
-        return without(said, secrets)
+        return redacted(said, secrets)
     if isinstance(said, Mapping):
         return {_keyless(name, secrets): _keyless(part, secrets) for name, part in said.items()}
     if isinstance(said, list | tuple):
@@ -39,5 +39,5 @@ def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
 def without_secrets(text: str) -> str:
     """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
     and keys in URLs starred: servers repeat the address that they were asked at."""
-    line = " ".join(_NOISE.sub("", without_passwords(without(text, secrets_of(_SECRET_CHARS)))).split())
+    line = " ".join(_NOISE.sub("", without_passwords(redacted(text, secrets_of(_SECRET_CHARS)))).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

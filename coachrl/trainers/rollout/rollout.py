@@ -195,7 +195,7 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
             raise ConfigError(f"pipeline {context.pipeline.name} failed: {raised_in(error)}") from error
         raise EpisodeTimeout(f"the episode did not end within {context.episode_timeout_s:g} s") from error
     except OSError as error:
-        # The command shows what the system says of it, as of a file of its own: a line more says whose it is.
+        # The command shows only what the system says; the note says where the pipeline met it.
         error.add_note(f"pipeline {context.pipeline.name}: {raised_in(error)}")
         raise
     except BaseException as error:

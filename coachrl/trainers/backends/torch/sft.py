@@ -47,8 +47,7 @@ def run_sft(
     cannot be learned from (naming file and line), ConfigError for `out_folder`, PolicyError for the model, where
     nothing of a step fits into memory, and for weights or losses that come out as no numbers.
     """
-    if os.path.lexists(out_folder):
-        raise ConfigError(f"{out_folder} exists already: name a folder that does not, or remove it first")
+    _check_free(out_folder)
     tokenizer = ChatTokenizer(model)
     samples = load_conversations(data_path, tokenizer, settings.max_length)
     training, validation = _split(samples, settings)
@@ -58,6 +57,7 @@ def run_sft(
             out_folder.parent.mkdir(parents=True, exist_ok=True)
             lock = out_folder.absolute().with_name(f".{out_folder.name}.lock")
             ending.enter_context(locked(lock, f"training {out_folder.name}"))
+            _check_free(out_folder)  # another process may have ended meanwhile
             aside = ending.enter_context(folder_aside(out_folder))
         stats = _train(policy, training, validation, settings, log)
         _check_learned(policy, stats)
@@ -65,6 +65,11 @@ def run_sft(
             policy.save_model(aside)
             ending.close()  # gives it its name, which another process may have taken meanwhile
     return stats
+
+
+def _check_free(out_folder: Path) -> None:
+    if os.path.lexists(out_folder):
+        raise ConfigError(f"{out_folder} exists already: name a folder that does not, or remove it first")
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import torch
 
 from coachrl.config import SftConfig, TorchConfig
 from coachrl.errors import ConfigError, PolicyError, TaskError
+from coachrl.trainers.backends.torch import sft
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.trainers.backends.torch.sft import (
     _batches,
@@ -224,6 +225,17 @@ def test_a_folder_that_is_being_trained_into_is_refused_at_once(tiny_model, tmp_
 
     run_sft(data, tiny_model, out, FAST, meanwhile)
     assert told == [] and [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def test_a_folder_that_another_process_made_while_the_model_was_loaded_is_refused_before_training(
+    tiny_model, tmp_path, write_jsonl, monkeypatch
+):
+    data, out, told = write_jsonl(*demonstrations(10)), tmp_path / "out", []
+    load = sft._policy
+    monkeypatch.setattr(sft, "_policy", lambda *given: (out.mkdir(), load(*given))[1])
+    with pytest.raises(ConfigError, match="out exists already"):
+        run_sft(data, tiny_model, out, FAST, told.append)
+    assert told == [] and sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "out"]
 
 
 def test_a_folder_that_another_process_made_meanwhile_stays_and_is_named(tiny_model, tmp_path, write_jsonl):
