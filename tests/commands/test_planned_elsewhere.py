@@ -58,7 +58,7 @@ def test_the_shipped_configurations_are_planned(plan, config, missing):
     assert missing in line
 
 
-@pytest.mark.parametrize("backend", ["vllm", "openrlhf"])
+@pytest.mark.parametrize("backend", ["vllm", pytest.param("openrlhf", marks=pytest.mark.thorough)])
 def test_a_models_config_alone_is_enough(plan, tmp_path, backend):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(SHAPE))

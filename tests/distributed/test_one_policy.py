@@ -137,6 +137,7 @@ def test_magrpos_loss_is_that_of_the_torch_backend(magrpo, tmp_path):
 
 
 @needs_sandbox
+@pytest.mark.thorough
 async def test_magrpo_trains_joint_episodes(magrpo, tmp_path, monkeypatch):
     run = await train_on(magrpo, configured(tmp_path, COOP_CODE), monkeypatch, Judge())
     assert len(run.metrics()) == 3

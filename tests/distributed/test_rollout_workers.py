@@ -123,6 +123,7 @@ def is_gone(pid, patience_s=60.0):
     return not psutil.pid_exists(pid)
 
 
+@pytest.mark.thorough
 async def test_a_worker_that_stands_still_is_ended_and_replaced_as_one_that_dies(
     context, specs, workers, ray_cluster, monkeypatch
 ):

@@ -48,7 +48,7 @@ async def test_what_is_done_elsewhere_is_waited_for_however_often_it_is_cancelle
 
 async def test_a_workspace_whose_making_was_broken_off_has_no_room(bait, tmp_path):
     (tmp_path / "given").write_bytes(bytes(6 << 20))
-    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=8, concurrency=1))
+    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=8, concurrency=1), [])
     first = await box.open({"given": tmp_path / "given"})
     box.all_files_mb = 14
     for after in range(0, 300, 10):
@@ -59,7 +59,7 @@ async def test_a_workspace_whose_making_was_broken_off_has_no_room(bait, tmp_pat
 
 
 async def test_a_workspace_whose_closing_was_broken_off_has_no_room(bait):
-    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=8, concurrency=1))
+    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=8, concurrency=1), [])
     first = await box.open({})
     box.all_files_mb = 8
     assert (await first.run("open('f', 'wb').write(bytes(3 << 20))")).state == "ok"

@@ -274,7 +274,7 @@ async def test_names_that_a_subverted_inside_gives_do_not_come_out(bait, monkeyp
             "    return {'../../evil': (0, 0, 0, 0)} if 'lie' in found else found\n"
         )
     monkeypatch.setattr(bubblewrap, "INSIDE", inside)
-    box = make_sandbox(SandboxConfig(concurrency=1))
+    box = make_sandbox(SandboxConfig(concurrency=1), [])
     cell = await box.open({})
     execution = await cell.run("open('lie', 'w')")
     assert execution.state == "infrastructure" and execution.files_written == ()

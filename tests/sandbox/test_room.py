@@ -27,7 +27,7 @@ async def test_memory_of_the_whole_tree_is_bounded(cell):
 
 
 async def test_files_of_scratch_folders_are_memory(bait):
-    box = make_sandbox(SandboxConfig(timeout_s=30, memory_mb=64, disk_mb=64, concurrency=1))
+    box = make_sandbox(SandboxConfig(timeout_s=30, memory_mb=64, disk_mb=64, concurrency=1), [])
     cell = await box.open({})
     code = "import time\nfor f in ('/tmp', '/dev/shm'): open(f + '/f', 'wb').write(bytes(60 << 20))\ntime.sleep(60)"
     assert (await cell.run(code)).state == "oom"
@@ -36,7 +36,7 @@ async def test_files_of_scratch_folders_are_memory(bait):
 
 
 async def test_the_workspaces_together_are_bounded(bait):
-    box = make_sandbox(SandboxConfig(timeout_s=30, disk_mb=8, concurrency=2))
+    box = make_sandbox(SandboxConfig(timeout_s=30, disk_mb=8, concurrency=2), [])
     box.all_files_mb = 12
     first, second, third = [await box.open({}) for _ in range(3)]
     fill = "try:\n    while True: open('f', 'ab').write(bytes(1 << 18))\nexcept OSError as error: print(error.strerror)"
@@ -56,7 +56,7 @@ async def test_the_workspaces_together_are_bounded(bait):
 
 
 async def test_room_that_a_running_program_has_not_filled_yet_is_not_given_to_others(bait):
-    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=16, concurrency=2))
+    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=16, concurrency=2), [])
     box.all_files_mb = 24
     fill = "try:\n    while True: open('f', 'ab').write(bytes(1 << 18))\nexcept OSError: pass"
     waits = f"import time\nopen('ready', 'w')\ntime.sleep(3)\n{fill}"
@@ -72,7 +72,7 @@ async def test_room_that_a_running_program_has_not_filled_yet_is_not_given_to_ot
 
 
 async def test_a_program_that_runs_leaves_room_for_a_workspace(bait):
-    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=64, concurrency=1))
+    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=64, concurrency=1), [])
     box.all_files_mb = 64
     first = await box.open({})
     running = asyncio.create_task(first.run("import time\nopen('ready', 'w')\ntime.sleep(2)"))
@@ -84,7 +84,7 @@ async def test_a_program_that_runs_leaves_room_for_a_workspace(bait):
 
 
 async def test_copies_that_are_made_at_once_have_no_more_room_than_there_is(bait):
-    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=16, concurrency=2))
+    box = make_sandbox(SandboxConfig(timeout_s=60, disk_mb=16, concurrency=2), [])
     box.all_files_mb = 40
     cell = await box.open({})
     assert (await cell.run("open('f', 'wb').write(bytes(10 << 20))")).state == "ok"

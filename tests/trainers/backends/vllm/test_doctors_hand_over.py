@@ -11,6 +11,7 @@ PATIENCE_S = 1800.0  # it imports vLLM and starts an engine on whatever machine 
 ON_CPU = RunConfig(torch={"device": "cpu"})
 
 
+@pytest.mark.thorough
 def test_a_tiny_trainer_and_a_tiny_engine_agree():
     finding = hand_over.try_hand_over(ON_CPU, "vllm", PATIENCE_S)
     assert finding.ok and not finding.optional and "once its weights are handed over" in finding.detail, finding

@@ -146,7 +146,7 @@ def coachrl(model, tmp_path):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_ends_with_a_checkpoint_of_its_last_whole_step_and_another_process_goes_on(coachrl, model, tmp_path):
     """Also where what ends with the process waits for the engine."""
     limits = ["vllm.answer_timeout_s=5", f"model={model}"]
