@@ -1,6 +1,6 @@
 """Do groups by agent and turn beat groups by task, and does training together beat training apart?
 
-    python benchmarks/learning/at_grpo.py --out benchmarks/learning/results --seeds 1 2 3
+    python benchmarks/learning/at_grpo.py --name at_grpo_80 --seeds 1 2 3 4 5 6 7 8
     python benchmarks/learning/at_grpo.py --name at_grpo_shaped --size 4 --rewards shaped --steps 100 --eval-every 25 \\
         --learning-rate 5e-4 --heldout 200
 
