@@ -3,8 +3,10 @@
 import asyncio
 import itertools
 import logging
+import shutil
 from pathlib import Path
 
+import own_coaches
 import pytest
 from chat_clients import score_all
 from coach_requests import make_action, request_for
@@ -25,214 +27,21 @@ from coachrl.types import CoachScore
 REQUEST = request_for(make_action("solver", "3 * 4"))
 ID = REQUEST.action.id
 NUMBERS = itertools.count()
-MODULE = """
-import numpy
-from coachrl.types import CoachScore, Usage
-from coachrl.errors import CoachUnavailable
-
-CLOSED = []
-
-def nobody():
-    return 5.0
-
-def two(request, more):
-    return 5.0
-
-def length(request):
-    return len(request.action.text)
-
-async def later(request):
-    return CoachScore(request.action.id, "abstained", rationale="not now")
-
-def broken(request):
-    return 1 / 0
-
-def gone(request):
-    raise CoachUnavailable("the judge has left")
-
-def too_high(request):
-    return 11
-
-def not_a_number(request):
-    return float("nan")
-
-class Guarded(float):
-    def __float__(self):
-        raise LookupError("ask for its value")
-
-def guarded(request):
-    return Guarded(5.0)
-
-def guarded_inside(request):
-    class Compared(float):
-        def __ge__(self, other):
-            raise LookupError("ask for its value")
-    return CoachScore(request.action.id, "scored", Compared(5.0))
-
-def earns(request):
-    return CoachScore(request.action.id, "scored", 5.0, usage=Usage(attempts=1, cost_usd=-5.0))
-
-def endless(request):
-    return CoachScore(request.action.id, "scored", 5.0, usage=Usage(attempts=10**400))
-
-def yes(request):
-    return True
-
-def nothing(request):
-    pass
-
-def other(request):
-    return CoachScore("another/0", "scored", 5.0)
-
-def torn(request):
-    return CoachScore(request.action.id, "failed", 5.0)
-
-class Mine:
-    async def check(self):
-        raise CoachUnavailable("no such judge")
-
-    async def score(self, request):
-        return CoachScore(request.action.id, "scored", 4.0, rationale="said so", suggestion="12")
-
-    async def close(self):
-        CLOSED.append(True)
-
-def of_numpy(request):
-    return numpy.float32(6)
-
-class Plain:
-    def score(self, request):
-        return 3
-
-class Needy:
-    def __init__(self, judge):
-        pass
-
-    def score(self, request):
-        return 3
-
-class Empty:
-    pass
-
-PLENTY = 7
-
-
-def leaves(request):
-    raise SystemExit(4)
-
-
-def drawn(request):
-    yield 5
-
-
-async def drawn_later(request):
-    yield 5
-
-
-class Leaver:
-    def __init__(self):
-        raise SystemExit(3)
-
-    def score(self, request):
-        return 5
-
-
-class Faulty:
-    def check(self):
-        raise RuntimeError("the server is down")
-
-    def close(self):
-        raise RuntimeError("the server is gone")
-
-    def score(self, request):
-        return 5
-
-
-class PlainCheck:
-    def check(self):
-        return None
-
-    def score(self, request):
-        return 5
-
-
-import asyncio
-
-def of_numpys_numbers(request):
-    return CoachScore(request.action.id, "scored", numpy.float32(8.5), outcome_0_1=numpy.int64(1))
-
-def half_there(request):
-    return CoachScore(request.action.id, "scored", 5.0, outcome_0_1=float("nan"))
-
-def of_bytes(request):
-    return CoachScore(request.action.id, "scored", 5.0, rationale=b"well")
-
-def of_words(request):
-    return CoachScore(request.action.id, "scored", "8")
-
-def of_another_model(request):
-    return CoachScore(request.action.id, "scored", 5.0, model=4)
-
-async def waits(request):
-    await asyncio.sleep(60)
-
-async def mute(request):
-    class Mute(Exception):
-        def __str__(self):
-            return 1 / 0
-    raise Mute
-
-async def generator_exit(request):
-    raise GeneratorExit
-
-class Endless:
-    async def check(self):
-        await asyncio.sleep(60)
-
-    async def close(self):
-        await asyncio.sleep(60)
-
-    async def score(self, request):
-        await asyncio.sleep(60)
-
-async def out_of_time(request):
-    raise TimeoutError("of its own")
-
-import threading
-
-WARNED = threading.Event()
-
-def blocks(request):
-    return 5 if WARNED.wait(60) else 0
-
-async def cancelled(request):
-    task = asyncio.ensure_future(asyncio.sleep(60))
-    task.cancel()
-    await task
-
-class Priced:
-    usd = 0.25
-    def score(self, request):
-        return CoachScore(request.action.id, "scored", 5.0, usage=Usage(attempts=1, cost_usd=self.usd))
-
-class Free(Priced):
-    usd = 0.0
-
-def beyond_floats(request):
-    return 10 ** 400
-
-def clock_set_back(request):
-    return CoachScore(request.action.id, "scored", 5.0, usage=Usage(attempts=1, latency_s=-0.5))
-"""
 
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Its name: another one for each test, since Python keeps what it has imported."""
     name = f"my_coaches_{next(NUMBERS)}"
-    (tmp_path / f"{name}.py").write_text(MODULE)
+    shutil.copy(own_coaches.__file__, tmp_path / f"{name}.py")
     monkeypatch.chdir(tmp_path)
     return name
+
+
+def line_of(code: str) -> int:
+    """The number of the only line of `own_coaches` with that in it."""
+    (number,) = [n for n, line in enumerate(Path(own_coaches.__file__).read_text().splitlines(), 1) if code in line]
+    return number
 
 
 async def score_of(path: str) -> CoachScore:
@@ -303,7 +112,9 @@ async def test_the_log_has_the_traceback_of_what_a_score_raises_once(
     caplog.set_level("INFO", "coachrl.coach.kinds.own")
     coach = make_coach(CoachConfig(name=f"{module}:broken"))
     for _ in range(2):
-        with pytest.raises(CoachError, match=rf"ZeroDivisionError: division by zero \({module}\.py, line 21\)"):
+        with pytest.raises(
+            CoachError, match=rf"ZeroDivisionError: division by zero \({module}\.py, line {line_of('def broken') + 1}\)"
+        ):
             await coach.score(REQUEST)
     assert caplog.text.count("return 1 / 0") == 1
 
@@ -323,8 +134,9 @@ async def test_what_its_own_check_and_close_raise_is_one_line(module: str, caplo
     with pytest.raises(CoachUnavailable, match=r"Faulty cannot be asked: RuntimeError: the server is down \(.*, line"):
         await pool.check()
     await pool.close()
+    place = f"{module}.py, line {line_of('the server is gone')}"
     assert [record.message for record in caplog.records] == [
-        f"coach {module}:Faulty could not be closed: RuntimeError: the server is gone ({module}.py, line 118)"
+        f"coach {module}:Faulty could not be closed: RuntimeError: the server is gone ({place})"
     ]
     plain = CoachPool(make_coach(CoachConfig(name=f"{module}:PlainCheck")))
     await plain.check()
@@ -438,7 +250,8 @@ async def test_a_number_of_0_and_one_of_10_are_scores(module: str, length: int, 
 def test_a_coach_is_known_by_the_code_of_its_file(module: str, tmp_path: Path) -> None:
     first = code_of(f"{module}:length")
     assert first == code_of(f"{module}:Mine") and len(first) == 12
-    (tmp_path / f"{module}.py").write_text(f"{MODULE}\n# mended\n")
+    with (tmp_path / f"{module}.py").open("a") as file:
+        file.write("# mended\n")
     assert code_of(f"{module}:length") != first and code_of("builtins:len") == ""
 
 

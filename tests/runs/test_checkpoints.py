@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import shutil
 import subprocess
@@ -13,9 +11,9 @@ import numpy as np
 import pytest
 from command_line import coachrl
 from full_disk import room_for
+from kept_checkpoints import newest, run_with_checkpoints
 from safetensors.numpy import save_file
 
-from coachrl.cli.checkpoints import list_checkpoints
 from coachrl.config import RunConfig, load_config, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.jsonl import folder_aside
@@ -25,17 +23,7 @@ from coachrl.runs.folder import Run
 
 @pytest.fixture
 def run(tmp_path):
-    run = Run.create(RunConfig(name="one", out=tmp_path / "runs"))
-    for step in (1, 2, 3):
-        with run.checkpoint(step, keep=3) as folder:
-            (folder / "policy").mkdir()
-            (folder / "policy" / "weights").write_bytes(bytes(1000))
-            checkpoints.seal(folder, step, {"pipeline": "mathchat", "model of policy a": "tiny"})
-    return run
-
-
-def newest(run):
-    return run.checkpoints()[-1]
+    return run_with_checkpoints(tmp_path)
 
 
 def test_a_copy_that_is_converted_is_left_to_the_process_that_made_it(tmp_path):
@@ -195,42 +183,6 @@ def test_a_file_of_a_checkpoint_that_may_not_be_read_is_named(run):
     assert "step-000003 cannot be read: policy/weights: Permission denied; step-000002 is whole" in done.stderr
 
 
-def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_run(run, monkeypatch, caplog):
-    busy = run.folder / "checkpoints" / "step-000001"
-    real = Path.rename
-
-    def rename(path, target):  # as of a folder that something is mounted on
-        if path == busy:
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
-        return real(path, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
-    with run.checkpoint(4, keep=1) as folder:
-        checkpoints.seal(folder, 4, {})
-    assert newest(run).name == "step-000004" and f"{busy}: Device or resource busy" in caplog.text
-
-
-def test_a_checkpoint_that_somebody_reads_outlives_a_newer_one(run):
-    with run.last_checkpoint_kept() as read:
-        with run.checkpoint(4, keep=1) as folder:
-            checkpoints.seal(folder, 4, {"pipeline": "mathchat", "model of policy a": "tiny"})
-        assert [path.name for path in run.checkpoints()] == ["step-000003", "step-000004"]
-        done = coachrl("checkpoints", "prune", run.folder, "--keep", 1, cwd=run.folder)
-        assert done.stdout == "nothing to remove\n" and "step-000003 stays: another process reads it" in done.stderr
-        assert checkpoints.read(read, {}).step == 3
-    run.tidy_checkpoints(keep=1)
-    assert [path.name for path in run.checkpoints()] == ["step-000004"]
-
-
-def test_where_a_newer_checkpoint_takes_the_last_ones_place_the_newer_one_is_read(run, monkeypatch):
-    first = run.last_checkpoint()
-    chosen = iter([first, first.with_name("step-000004")])
-    monkeypatch.setattr(Run, "last_checkpoint", lambda _: next(chosen))
-    first.rename(first.with_name("step-000004"))
-    with run.last_checkpoint_kept() as read:
-        assert read.name == "step-000004"
-
-
 def test_a_finished_run_whose_weights_are_damaged_does_not_offer_them(run):
     with run.checkpoint(RunConfig().train.steps, keep=1) as folder:
         (folder / "weights").write_bytes(bytes(1000))
@@ -262,111 +214,9 @@ def test_a_line_of_metrics_that_no_run_has_written_is_one_clear_line(run, line):
     assert (run.folder / "metrics.jsonl").read_text() == line + "\n"
 
 
-def test_what_a_kill_leaves_among_the_checkpoints_goes_at_the_next_start(run):
-    root = run.folder / "checkpoints"
-    newest(run).rename(root / ".step-000003.removed")  # killed while it was pruned
-    (root / ".step-000004.77").mkdir()  # killed while it was written
-    (root / ".step-000004.77" / "weights").write_bytes(b"half")
-    run.drop_after(2)
-    assert sorted(path.name for path in root.iterdir()) == ["step-000001", "step-000002"]
-
-
-def test_a_whole_checkpoint_that_a_kill_left_without_its_name_gets_it(run):
-    root = run.folder / "checkpoints"
-    newest(run).rename(root / ".step-000003.77")  # killed as an older one of the same step had just made room
-    run.drop_after(2)
-    assert checkpoints.read(newest(run), {}).step == 3
-
-
 def test_one_of_another_configuration_is_refused(run):
     with pytest.raises(CheckpointError, match="made with model of policy a 'tiny', and this run has 'big'"):
         checkpoints.read(newest(run), {"model of policy a": "big"})
-
-
-def test_pruning_keeps_the_newest(run):
-    removed = checkpoints.prune(run.folder / "checkpoints", keep=1)
-    assert [checkpoint.step for checkpoint in removed] == [1, 2]
-    assert [path.name for path in run.checkpoints()] == ["step-000003"]
-
-
-@pytest.mark.parametrize(("keep", "gone"), [(0, [1, 2, 3]), (2, [1]), (3, []), (4, []), (5, []), (9, [])])
-def test_pruning_removes_none_where_as_many_or_more_may_stay(run, keep, gone):
-    removed = checkpoints.prune(run.folder / "checkpoints", keep)
-    assert [checkpoint.step for checkpoint in removed] == gone
-    assert len(run.checkpoints()) == 3 - len(gone)
-
-
-@pytest.mark.parametrize("hidden", ["policy/weights", "policy", "trainer.json", "."])
-def test_pruning_leaves_what_this_user_may_not_read_and_says_so(run, hidden):
-    place = newest(run) / hidden
-    mode = place.stat().st_mode
-    place.chmod(0)
-    done = coachrl("checkpoints", "prune", run.folder, cwd=run.folder, powerless=True)
-    place.chmod(mode)
-    assert done.returncode == 0 and "removed step-000001" in done.stdout, done.stderr
-    [line] = done.stderr.strip().splitlines()
-    assert line.startswith("warning: step-000003 stays: it cannot be read: ") and line.endswith("Permission denied")
-    assert [path.name for path in run.checkpoints()] == ["step-000002", "step-000003"]
-    assert checkpoints.read(newest(run), {}).step == 3
-
-
-def test_a_checkpoint_without_its_name_that_this_user_may_not_read_stays(run):
-    left = newest(run).rename(run.folder / "checkpoints" / ".step-000003.77")
-    left.chmod(0)
-    done = coachrl("checkpoints", "prune", run.folder, cwd=run.folder, powerless=True)
-    left.chmod(0o755)
-    assert done.returncode == 0 and "step-000003.77 stays: it cannot be read: .: Permission denied" in done.stderr
-    run.tidy_checkpoints(keep=3)
-    assert checkpoints.read(newest(run), {}).step == 3
-
-
-def test_all_of_a_checkpoint_is_on_the_disk_before_an_older_one_goes(run, monkeypatch):
-    """What a loss of power would leave: of what is not on the disk by then, the name without the bytes, perhaps."""
-    done = []
-
-    def fsync(descriptor, real=os.fsync):
-        done.append(Path(f"/proc/self/fd/{descriptor}").readlink())
-        real(descriptor)
-
-    def rename(path, target, real=Path.rename):
-        done.append(Path(target).name)
-        return real(path, target)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Path, "rename", rename)
-    with run.checkpoint(4, keep=1) as folder:
-        (folder / "policy").mkdir()
-        (folder / "policy" / "weights").write_bytes(bytes(1000))
-        checkpoints.seal(folder, 4, {})
-    named, removed = done.index("step-000004"), done.index(".step-000003.removed")
-    assert set(done[:named]) >= {folder, folder / "policy", folder / "policy" / "weights", folder / "trainer.json"}
-    assert folder.parent in done[named:removed]
-
-
-def test_checkpoints_are_listed(run):
-    os.truncate(newest(run) / "policy" / "weights", 1)
-    (run.folder / "checkpoints" / "step-notes").mkdir()
-    shown = coachrl("checkpoints", "list", run.folder, cwd=run.folder)
-    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["step-000001", "step-000002", "step-000003"]
-    assert "1 of 1000 bytes" in shown.stdout
-    records = json.loads(coachrl("checkpoints", "list", run.folder, "--json", cwd=run.folder).stdout)
-    assert [record["problem"] == "" for record in records] == [True, True, False]
-
-
-def test_a_checkpoint_that_is_removed_while_it_is_listed_is_not_called_damaged(run, monkeypatch, capsys):
-    listed = checkpoints.listed
-
-    def removed_meanwhile(root):
-        found = listed(root)
-        checkpoints.remove(found[0])
-        return found
-
-    monkeypatch.setattr(checkpoints, "listed", removed_meanwhile)
-    list_checkpoints(run.folder)
-    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["step-000002", "0.0", "MiB", "whole"],
-        ["step-000003", "0.0", "MiB", "whole"],
-    ]
 
 
 def test_a_stray_file_among_the_episodes_stays(run):

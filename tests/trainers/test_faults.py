@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 from flat_config import with_settings
-from test_loop import Silent, make_tasks
+from two_step import Silent, make_tasks
 
 from coachrl.coach.pool import CoachPool
 from coachrl.config import SandboxConfig, load_config

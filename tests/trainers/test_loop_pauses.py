@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from test_loop import failing_coach, make_trainer, reply
+from two_step import failing_coach, make_trainer, reply
 
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import load_config

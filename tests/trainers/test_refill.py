@@ -3,8 +3,8 @@
 from itertools import combinations
 
 import pytest
-from test_loop import make_tasks, make_trainer
 from train_samples import algorithm, grouped, sample
+from two_step import make_tasks, make_trainer
 
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import load_config

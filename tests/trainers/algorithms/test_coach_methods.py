@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from scripted_server import Received, ScriptedServer, Step, say, status
-from test_loop import Silent, TwoStep, make_tasks, reply
+from two_step import Silent, TwoStep, make_tasks, reply
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app

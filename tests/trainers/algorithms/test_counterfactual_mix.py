@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from test_loop import TwoStep, make_trainer, reply
 from test_retrospective import episode as made_episode
 from train_samples import advantages, algorithm, sample
+from two_step import TwoStep, make_trainer, reply
 
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import PipelineConfig, RewardConfig, load_config
