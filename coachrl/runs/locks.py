@@ -48,12 +48,13 @@ class Owner:
 
 
 @contextmanager
-def locked(path: Path, doing: str) -> Iterator[Callable[[], bool]]:
-    """Hold the file `path` locked while the block runs; it is gone afterwards. doing: for others to read. Gives whether
-    it is still at `path`: whoever moves its folder moves it too.
+def locked(path: Path, doing: str, of: Path | None = None) -> Iterator[Callable[[], bool]]:
+    """Hold the file `path` locked while the block runs; it is gone afterwards. doing: for others to read. of: what
+    is in use meanwhile, by default the folder of `path`. Gives whether the file is still there: who moves its folder
+    moves it too.
 
     Raises ConfigError where another process holds it, or may, or where its folder cannot be written."""
-    descriptor = _acquire(path)
+    descriptor = _acquire(path, of or path.parent)
     _held.add(descriptor)
     try:
         _say_who(descriptor, path, doing)
@@ -76,8 +77,8 @@ def _say_who(descriptor: int, path: Path, doing: str) -> None:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _acquire(path: Path) -> int:
-    """A locked descriptor of `path`. Raises ConfigError."""
+def _acquire(path: Path, of: Path) -> int:
+    """A locked descriptor of `path`, which keeps others from `of`. Raises ConfigError."""
     while True:
         try:
             # What a link leads to may be anything, and who holds the lock writes into it.
@@ -88,7 +89,7 @@ def _acquire(path: Path) -> int:
             raise ConfigError(f"{path.parent} cannot be written: {error.strerror}{_held_by(path)}") from error
         try:
             _check_plain(descriptor, path)
-            _lock(descriptor, path)
+            _lock(descriptor, path, of)
             if _is_at(descriptor, path):
                 return descriptor
         except BaseException as error:
@@ -106,21 +107,21 @@ def _check_plain(descriptor: int, path: Path) -> None:
         raise ConfigError(f"{path} is something else than a lock: move it elsewhere and try again")
 
 
-def _lock(descriptor: int, path: Path) -> None:
+def _lock(descriptor: int, path: Path, of: Path) -> None:
     left = _read_owner(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConfigError(_refusal(path, left)) from None
+        raise ConfigError(_refusal(path, of, left)) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise ConfigError(f"{path} cannot be locked: {error.strerror}") from error
         log.warning("%s: its file system has no locks: two machines could write to it at once", path)
         if left is not None and left.host == socket.gethostname() and _may_hold(left, descriptor):
-            raise ConfigError(_refusal(path, left)) from None
+            raise ConfigError(_refusal(path, of, left)) from None
     if left is not None and left.host != socket.gethostname():
         raise ConfigError(
-            f"{path.parent} may be in use: {left} has not let go of it, and cannot be checked from "
+            f"{of} may be in use: {left} has not let go of it, and cannot be checked from "
             f"{socket.gethostname()}; where it no longer runs, remove {path} and try again"
         )
     if left is not None:
@@ -142,12 +143,12 @@ def _is_open(held: int, descriptor: int) -> bool:
         return False
 
 
-def _refusal(path: Path, owner: Owner | None) -> str:
+def _refusal(path: Path, of: Path, owner: Owner | None) -> str:
     if owner is None:  # it has locked the file, and not yet said who it is
-        return f"{path.parent} is in use by another process; wait until it ends"
+        return f"{of} is in use by another process; wait until it ends"
     if owner.host == socket.gethostname() and not process_runs(owner.pid):
-        return f"{path.parent} is in use: {owner} is gone, but a process that it started still holds {path}; end that"
-    return f"{path.parent} is in use by {owner}; wait until it ends, or end it"
+        return f"{of} is in use: {owner} is gone, but a process that it started still holds {path}; end that"
+    return f"{of} is in use by {owner}; wait until it ends, or end it"
 
 
 def _held_by(path: Path) -> str:

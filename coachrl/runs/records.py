@@ -53,8 +53,8 @@ def read_episodes(path: Path, problems: list[str]) -> Iterator[ScoredEpisode]:
 
 
 def read_each_once(path: Path, seen: set[str], problems: list[str]) -> Iterator[ScoredEpisode]:
-    """As `read_episodes`, but an episode with an action of `seen`, or with one action twice, is left out, and `problems`
-    counts it. Adds the ids of the actions that it gives to `seen`: one set for all files of a kind."""
+    """As `read_episodes`, but an episode with an action of `seen`, or with one action twice, is left out, and
+    `problems` counts it. Adds the ids of the actions that it gives to `seen`: one set for all files of a kind."""
     repeated = 0
     for scored in read_episodes(path, problems):
         ids = [action.id for action in scored.episode.all_actions]

@@ -56,7 +56,7 @@ def run_sft(
         with _writing(out_folder):  # before training: a read-only disk, or another process's folder, then costs nothing
             out_folder.parent.mkdir(parents=True, exist_ok=True)
             lock = out_folder.absolute().with_name(f".{out_folder.name}.lock")
-            ending.enter_context(locked(lock, f"training {out_folder.name}"))
+            ending.enter_context(locked(lock, "training", of=out_folder))
             _check_free(out_folder)  # another process may have ended meanwhile
             aside = ending.enter_context(folder_aside(out_folder))
         stats = _train(policy, training, validation, settings, log)

@@ -220,7 +220,7 @@ def test_a_folder_that_is_being_trained_into_is_refused_at_once(tiny_model, tmp_
     data, out, told = write_jsonl(*demonstrations(10)), tmp_path / "new" / "out", []
 
     def meanwhile(line):
-        with pytest.raises(ConfigError, match=rf"new is in use by process {os.getpid()} .*, training out since"):
+        with pytest.raises(ConfigError, match=rf"new/out is in use by process {os.getpid()} .*, training since"):
             run_sft(data, tiny_model, out, FAST, told.append)
 
     run_sft(data, tiny_model, out, FAST, meanwhile)
