@@ -367,3 +367,16 @@ def test_policies_of_other_shapes_cannot_take_turns(model, tmp_path):
     wider = write_tiny_model(tmp_path / "wider", hidden_size=96, num_attention_heads=3, num_key_value_heads=3)
     with pytest.raises(ConfigError, match=r"differ in .*hidden_size.* cannot take turns in one engine"):
         VllmBackend({"solver": model, "verifier": wider}, with_settings(RunConfig(backend="vllm"), device="cpu"))
+
+
+def test_a_neighbour_on_the_card_that_vllms_sleep_does_not_bear_is_told_with_what_to_set(backend, monkeypatch):
+    engine = backend._turns._engine
+
+    def disturbed(level):
+        raise AssertionError("Memory usage increased after sleeping.")
+
+    monkeypatch.setattr(engine, "_sleeps", True)
+    monkeypatch.setattr(engine._engine, "sleep", disturbed)
+    with pytest.raises(EngineLost, match=r"increased after sleeping.* Another process took memory.* vllm\.sleep=false"):
+        backend._turns.rest()
+    assert not engine._asleep
