@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # the trainer's threads are those of the same process
 
 from vllm.config.lora import MaxLoRARanks
+from vllm.device_allocator import get_mem_allocator_instance
 from vllm.engine.arg_utils import EngineArgs
 from vllm.exceptions import VLLMValidationError
 from vllm.lora.request import LoRARequest
@@ -140,6 +142,13 @@ class Engine:
         return [(output.request_id, read_reply(output) if output.finished else growing(output)) for output in outputs]
 
     def close(self) -> None:
+        """Another engine may be started in this process afterwards."""
+        if self._sleeps:
+            # Memory that sleeps is not mapped. To free it is an error of CUDA to vLLM's allocator, which then gives no
+            # memory any more while the process lives.
+            torch.cuda.empty_cache()
+            with contextlib.suppress(Exception):  # where there is no room to map it there is none for another engine
+                get_mem_allocator_instance().wake_up()
         self._engine.engine_core.shutdown()
 
 
