@@ -25,6 +25,18 @@ def test_a_stage_that_fails_and_one_that_takes_too_long_are_rows_and_the_others_
     assert done.returncode == 1 and state == "FAILED" and "not done within 0 s" in found
 
 
+def test_a_stage_that_failed_is_told_by_its_error_and_not_by_what_libraries_say_as_they_end(tmp_path):
+    (tmp_path / "torch").mkdir()
+    said = "[rank0]:[W1127] Warning: WARNING: destroy_process_group() was not called before program exit"
+    (tmp_path / "torch" / "__init__.py").write_text(
+        f"import atexit, sys\natexit.register(print, {said!r}, file=sys.stderr)\n"
+        "raise ImportError('torch is broken here')\n"
+    )
+    (tmp_path / "vllm.py").write_text("")
+    _, rows = accept("--tiny", "--only", "install", "--out", tmp_path / "broken", PYTHONPATH=str(tmp_path))
+    assert rows["install", "the stage itself"] == ("ended with 1: ImportError: torch is broken here", "FAILED")
+
+
 @pytest.mark.slow
 def test_training_is_held_against_the_products_of_this_machine(tmp_path):
     done, rows = accept("--tiny", "--only", "training", "--patience", "40", "--out", tmp_path)

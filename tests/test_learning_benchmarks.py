@@ -103,3 +103,27 @@ def run(folder):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_runs_on_one_gpu_become_a_table_and_a_picture_and_are_not_run_again(tmp_path):
+    """With runs that ended well in place of those that need a GPU."""
+    for seed in (1, 2):
+        run = tmp_path / "one_gpu" / f"seed-{seed}"
+        run.mkdir(parents=True)
+        (run / "report.html").touch()
+        records = [{"step": 0, "eval/success": 0.125}] + [
+            {"step": step, "train/success": step / 4, "time/step_s": 2.0 * step,
+             "train/sampler_trainer_logprob_gap/solver": 0.03 / step} for step in (1, 2)
+        ]  # fmt: skip
+        records[-1]["eval/success"] = 0.5 * seed
+        (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    done = subprocess.run(
+        [sys.executable, LEARNING / "one_gpu.py", "--out", tmp_path, "--seeds", "1", "2"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "| 1 | 0.12 -> 0.50 | 2 | 3.0 s | 0.0300 |" in done.stdout
+    assert "| 2 | 0.12 -> 1.00 | 2 | 3.0 s | 0.0300 |" in (tmp_path / "one_gpu.md").read_text()
+    [first, _] = json.loads((tmp_path / "one_gpu.json").read_text())
+    assert first["train_success"] == [[1, 0.25], [2, 0.5]]
+    assert (tmp_path / "one_gpu.png").stat().st_size > 0

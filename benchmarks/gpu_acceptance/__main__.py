@@ -17,6 +17,7 @@ import importlib.util
 import inspect
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -43,6 +44,9 @@ LIMITS_S = {
     "distributed": 200,
 }
 GRACE_S = 5  # to end by itself, once it has been asked to, and once more to be killed
+_ERROR = re.compile(
+    r"(\[rank\d+\]: *)?([\w.]*(Error|Exception|Lost|Stuck)\b|error: )"
+)  # how a traceback and a command end
 _TELL_S = 40  # a stage that trains stops so long before its limit, to write a checkpoint and its rows
 
 
@@ -137,8 +141,10 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_line(log: Path) -> str:
+    """The last that names an error, since libraries say more as a process ends; else the last."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else f"see {log}"
+    errors = [line for line in lines if _ERROR.match(line)]
+    return (errors or lines or [f"see {log}"])[-1]
 
 
 def _machine() -> list[str]:

@@ -69,6 +69,7 @@ class _Watched:
         return self._backend.with_reference(samples)
 
     def update(self, samples: Any) -> dict[str, float]:
+        self._backend._rest()  # as `update` begins: what the engine leaves is not the training's
         self.resting_gb = max(self.resting_gb, _used_gb())
         over = threading.Event()
 

@@ -29,7 +29,10 @@ def diagnose(sandbox: SandboxConfig) -> list[Finding]:
 
 
 def _python() -> Finding:
-    wanted = importlib.metadata.metadata("coachrl")["Requires-Python"]
+    try:
+        wanted = importlib.metadata.metadata("coachrl")["Requires-Python"]
+    except importlib.metadata.PackageNotFoundError:  # it runs from a checkout that nobody installed
+        return Finding("python", True, f"{platform.python_version()}; coachrl is not installed", "")
     good = ".".join(map(str, sys.version_info[:3])) in SpecifierSet(wanted)
     return Finding("python", good, platform.python_version(), f"use Python {wanted}")
 

@@ -35,6 +35,15 @@ def test_only_what_every_run_needs_must_be_installed(monkeypatch):
     assert found["litellm"].remedy == "pip install 'coachrl[llm]' -c constraints.txt"
 
 
+def test_a_checkout_that_nobody_installed_is_looked_at_too(monkeypatch):
+    def metadata(package):
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "metadata", metadata)
+    finding = machine._python()
+    assert finding.ok and finding.detail.endswith("coachrl is not installed")
+
+
 def test_keys_are_told_by_the_names_of_their_variables_alone(monkeypatch):
     for name in machine.KEY_VARIABLES:
         monkeypatch.delenv(name, raising=False)

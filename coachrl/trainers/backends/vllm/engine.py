@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # the trainer's threads are those of the same process
 
 from vllm.config.lora import MaxLoRARanks
+from vllm.device_allocator import get_mem_allocator_instance
 from vllm.engine.arg_utils import EngineArgs
 from vllm.exceptions import VLLMValidationError
 from vllm.lora.request import LoRARequest
@@ -32,6 +34,10 @@ from coachrl.text import first_line
 from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, read_reply, request_parameters
 from coachrl.trainers.backends.vllm.turns import Request, Weights
 
+_SHARED_CARD = (
+    "Another process took memory of this GPU meanwhile, which vLLM's sleep does not bear: give the run a GPU of its "
+    "own, or set vllm.sleep=false"
+)
 _CPU_CACHE_GB = 1.0
 _CPU_BATCHED_TOKENS = 4096
 
@@ -106,9 +112,13 @@ class Engine:
 
     def sleep(self) -> None:
         """Leave the GPU's memory to the trainer. Nothing may be in flight."""
-        if self._sleeps and not self._asleep:
+        if not self._sleeps or self._asleep:
+            return
+        try:
             self._engine.sleep(self._sleep_level)
-            self._asleep, self._held = True, None
+        except AssertionError as error:  # vLLM compares what is free on the card before and after
+            raise BackendError(f"{first_line(error)} {_SHARED_CARD}") from error
+        self._asleep, self._held = True, None
 
     def add(self, name: str, request: Request) -> None:
         """Begin a reply, with the weights that are held. Raises PolicyError where vLLM refuses the request."""
@@ -132,6 +142,13 @@ class Engine:
         return [(output.request_id, read_reply(output) if output.finished else growing(output)) for output in outputs]
 
     def close(self) -> None:
+        """Another engine may be started in this process afterwards."""
+        if self._sleeps:
+            # Memory that sleeps is not mapped. To free it is an error of CUDA to vLLM's allocator, which then gives no
+            # memory any more while the process lives.
+            torch.cuda.empty_cache()
+            with contextlib.suppress(Exception):  # where there is no room to map it there is none for another engine
+                get_mem_allocator_instance().wake_up()
         self._engine.engine_core.shutdown()
 
 
@@ -169,6 +186,8 @@ def _pack_heads(model: torch.nn.Module) -> None:
 
 
 def _remedy(error: Exception) -> str:
+    if "one instance per process" in str(error):
+        return "an engine that failed before still holds memory here, which ends with this process"
     if "memory" in str(error).lower() or "cache" in str(error).lower():
         size = "vllm.engine_args.kv_cache_memory_bytes" if current_platform.is_cpu() else "vllm.memory"
         return f"change {size}, or lower vllm.max_length or vllm.max_num_seqs"

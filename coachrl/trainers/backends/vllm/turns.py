@@ -9,6 +9,7 @@ few times a round. Adapters over one base are one set of weights, so policies th
 from __future__ import annotations
 
 import itertools
+import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -182,9 +183,14 @@ class Turns:
 
 
 def _lost(error: Exception) -> EngineLost:
-    """For who waits in another thread: with the error itself as its cause, so that a log shows where it was raised."""
+    """For who waits in another thread: with the error itself as its cause, so that a log shows where it was raised.
+    Its frames let go of what they held: while the engine's model lives, vLLM starts no other in this process."""
     lost = EngineLost(f"vLLM's engine failed: {type(error).__name__}: {first_line(error)}")
     lost.__cause__ = error
+    raised: BaseException | None = error
+    while raised is not None:
+        traceback.clear_frames(raised.__traceback__)
+        raised = raised.__cause__ or raised.__context__
     return lost
 
 

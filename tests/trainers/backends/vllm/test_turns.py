@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import traceback
+import weakref
 
 import pytest
 
@@ -205,6 +207,27 @@ async def test_an_engine_that_cannot_rest_is_lost(turns, engine, monkeypatch):
     monkeypatch.setattr(engine, "sleep", lambda: 1 / 0)
     with pytest.raises(EngineLost, match="ZeroDivisionError"):
         turns.rest()
+
+
+@pytest.mark.parametrize("method", ["sleep", "step"])
+async def test_the_error_of_an_engine_that_failed_holds_nothing_of_the_engine(turns, engine, monkeypatch, method):
+    """vLLM starts no engine in a process where another's model lives, and the run's log keeps the error."""
+    models = []
+
+    def lost(*_):
+        model = Reply((), (), "stop")
+        models.append(weakref.ref(model))
+        try:
+            raise KeyError("model")
+        except KeyError:
+            raise AssertionError("Memory usage increased after sleeping.") from None
+
+    monkeypatch.setattr(engine, method, lost)
+    with pytest.raises(EngineLost) as kept:
+        await ask(turns, A, 0) if method == "step" else turns.rest()
+    assert [model() for model in models] == [None]
+    places = traceback.extract_tb(kept.value.__cause__.__traceback__)
+    assert places[-1].name == "lost", "where it was raised is still told"
 
 
 async def test_what_waits_when_the_engine_is_closed_is_cancelled(engine):

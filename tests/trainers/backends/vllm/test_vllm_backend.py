@@ -5,6 +5,7 @@ import io
 import random
 import shutil
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from coachrl.errors import BackendError, ConfigError, ContextOverflow, EngineLos
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.generation import listening
 from coachrl.runs.folder import Run, read_jsonl
+from coachrl.trainers.backends.vllm import engine
 from coachrl.trainers.backends.vllm.backend import VllmBackend
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.trainers.samples import to_samples
@@ -367,3 +369,34 @@ def test_policies_of_other_shapes_cannot_take_turns(model, tmp_path):
     wider = write_tiny_model(tmp_path / "wider", hidden_size=96, num_attention_heads=3, num_key_value_heads=3)
     with pytest.raises(ConfigError, match=r"differ in .*hidden_size.* cannot take turns in one engine"):
         VllmBackend({"solver": model, "verifier": wider}, with_settings(RunConfig(backend="vllm"), device="cpu"))
+
+
+def test_a_neighbour_on_the_card_that_vllms_sleep_does_not_bear_is_told_with_what_to_set(backend, monkeypatch):
+    held = backend._turns._engine
+
+    def disturbed(level):
+        raise AssertionError("Memory usage increased after sleeping.")
+
+    monkeypatch.setattr(held, "_sleeps", True)
+    monkeypatch.setattr(held._engine, "sleep", disturbed)
+    with pytest.raises(EngineLost, match=r"increased after sleeping.* Another process took memory.* vllm\.sleep=false"):
+        backend._turns.rest()
+    assert not held._asleep
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_memory_that_sleeps_is_mapped_before_it_is_freed(monkeypatch, room):
+    """vLLM's allocator for GPUs, which no CPU has, keeps the error of unmapping twice."""
+    log = []
+
+    def mapped():
+        log.append("map")
+        if not room:
+            raise RuntimeError("CUDA Error: out of memory")
+
+    monkeypatch.setattr(engine, "get_mem_allocator_instance", lambda: SimpleNamespace(wake_up=mapped))
+    closing = engine.Engine.__new__(engine.Engine)
+    closing._sleeps = True
+    closing._engine = SimpleNamespace(engine_core=SimpleNamespace(shutdown=lambda: log.append("shut down")))
+    closing.close()
+    assert log == ["map", "shut down"]
