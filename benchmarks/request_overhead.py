@@ -22,11 +22,9 @@ import pickle
 import pstats
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,9 +32,6 @@ import ray
 from vllm import SamplingParams as VLLMSamplingParams
 from vllm.logprobs import FlatLogprobs
 from vllm.outputs import CompletionOutput, RequestOutput
-
-# OpenRLHF asks for flash-attn, for which this stands in where there is no GPU.
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "openrlhf_cpu"))
 
 from coachrl.trainers.backends.openrlhf.cluster import connect
 from coachrl.trainers.backends.openrlhf.rollout.listener import Listening

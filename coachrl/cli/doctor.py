@@ -51,7 +51,8 @@ def doctor(
     if backend == "vllm":
         findings += [*diagnose_vllm(), try_hand_over(run, backend)]
     elif backend == "openrlhf":
-        findings += diagnose_distributed(planned_main_memory(run) if run.backend == backend else None) + collectives()
+        main_memory = planned_main_memory(run) if run.backend == backend else None
+        findings += diagnose_distributed(main_memory, run.openrlhf.attention) + collectives()
         if run.openrlhf.ray_address is not None:
             findings += diagnose_nodes(run.openrlhf.ray_address, run.out)
         findings.append(try_hand_over(run, backend))

@@ -30,6 +30,7 @@ from coachrl.tasks.code.problems import check_references
 from coachrl.text import nearest
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.base import Backend
+from coachrl.trainers.backends.openrlhf.flash_attention import require_flash_attn
 from coachrl.trainers.backends.openrlhf.placement import Placement, plan_placement
 from coachrl.trainers.backends.torch.adapter_folders import whole_model
 from coachrl.trainers.backends.torch.models import check_brings_no_code, is_hub_name
@@ -242,7 +243,9 @@ def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
     if config.backend == "openrlhf":
         make_placement(config, {name: policy.trainable for name, policy in policies.items()})
     _import_backend(config.backend)
-    if config.backend != "openrlhf":
+    if config.backend == "openrlhf":
+        require_flash_attn(config.openrlhf.attention)
+    else:
         _import_backend("torch").pick_device(config.torch.device)
     _check_models(config, policies)
 

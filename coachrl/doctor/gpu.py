@@ -10,10 +10,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from coachrl.doctor import cluster
 from coachrl.sandbox.checks import Finding
+from coachrl.trainers.backends.openrlhf.flash_attention import is_installed, needs_flash_attn
 
 # What the extra `openrlhf` pins; the same package may carry vLLM under a second name on CPU.
 PINS = {
@@ -32,23 +34,30 @@ INSTALL = (
     "MAX_JOBS=4 pip install flash-attn==2.8.3 --no-build-isolation",
     "pip install 'coachrl[openrlhf,llm]'",
 )
-_INSTALL = f"{'; '.join(INSTALL)}, on Linux with Python 3.11 or 3.12"
-INSTALL_VLLM = "pip install 'coachrl[vllm]', on Linux with Python 3.11 or 3.12"
+# Without flash-attn: OpenRLHF asks for it whatever the attention.
+INSTALL_SDPA = (INSTALL[0], "pip install 'coachrl[openrlhf-sdpa,llm]'", "pip install --no-deps openrlhf==0.11.2")
+_WHERE = "on Linux with Python 3.11 or 3.12"
+_INSTALL, _INSTALL_SDPA = f"{'; '.join(INSTALL)}, {_WHERE}", f"{'; '.join(INSTALL_SDPA)}, {_WHERE}"
+INSTALL_VLLM = f"pip install 'coachrl[vllm]', {_WHERE}"
 _CUDA = "13"  # of the torch that vLLM asks for
 DRIVER = 580  # the first that runs it
 _CAPABILITY = 8.0
 _MEMORY = ("name", "memory.total", "memory.used")  # of a card, as nvidia-smi calls them
 
 
-def diagnose_distributed(main_memory: tuple[float, int] | None = None) -> list[Finding]:
+def diagnose_distributed(
+    main_memory: tuple[float, int] | None = None, attention: str = "flash_attention_2"
+) -> list[Finding]:
     """Every check, in the order in which starting the backend would meet what it checks. main_memory: gigabytes (10^9)
-    that a run is planned to take on all machines together, and its number of GPUs."""
-    versions = _versions(PINS, _INSTALL)
+    that a run is planned to take on all machines together, and its number of GPUs. attention: the trainers'."""
+    unneeded = not needs_flash_attn(attention) and not is_installed()
+    versions = _versions(PINS, _INSTALL_SDPA if unneeded else _INSTALL)
     gpus = _gpus()
     machine = [_shared_memory(), *cluster.limits()]
     if main_memory is not None:
         machine.append(cluster.main_memory(*main_memory, sum(gpu.name.startswith("gpu ") for gpu in gpus)))
-    return [_system(), *versions, *gpus, *_driver(), cluster.peers(), _nccl(), _nvcc(), _flash_attn(), *machine]
+    found = [_system(), *versions, *gpus, *_driver(), cluster.peers(), _nccl(), _nvcc(), _flash_attn(), *machine]
+    return [_not_needed(one, attention) if unneeded and one.name.startswith("flash-attn") else one for one in found]
 
 
 def diagnose_vllm() -> list[Finding]:
@@ -213,6 +222,12 @@ def _flash_attn() -> Finding:
         remedy = f"{'; '.join(INSTALL[:2])}; it must be built against the torch installed here"
         return Finding("flash-attn loads", False, str(error).splitlines()[0], remedy)
     return Finding("flash-attn loads", True, "its kernels are found")
+
+
+def _not_needed(finding: Finding, attention: str) -> Finding:
+    return replace(
+        finding, detail=f"not installed; openrlhf.attention={attention} needs none", remedy="", optional=True
+    )
 
 
 def _shared_memory() -> Finding:

@@ -60,7 +60,7 @@ class Judge:
 
 
 def configured(folder, settings):
-    given = {"out": folder / "runs", "name": "run", **settings}
+    given = {"out": folder / "runs", "name": "run", "openrlhf.attention": "eager", **settings}
     return load_config(None, [f"{key}={value}" for key, value in given.items()])
 
 

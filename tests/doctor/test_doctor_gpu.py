@@ -1,5 +1,6 @@
 """What `coachrl doctor --backend openrlhf` checks."""
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from packaging.requirements import Requirement
 
 from coachrl.doctor.gpu import (
     INSTALL,
+    INSTALL_SDPA,
     PINS,
     _gpu,
     _version,
@@ -22,9 +24,22 @@ ROOT = Path(__file__).parents[2]
 
 def test_doctor_wants_what_the_extra_pins():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extra = [Requirement(line) for line in project["optional-dependencies"]["openrlhf"]]
-    assert {r.name: str(r.specifier).removeprefix("==") for r in extra if str(r.specifier) and r.name in PINS} == PINS
-    assert all(str(r.specifier).startswith("==") for r in extra if r.name != "coachrl")
+    extras = project["optional-dependencies"]
+    whole, without_flash_attn = ([*map(Requirement, extras[name])] for name in ("openrlhf", "openrlhf-sdpa"))
+    assert whole[0] == Requirement("coachrl[openrlhf-sdpa]")
+    pinned = {r.name: str(r.specifier) for r in (*whole, *without_flash_attn) if str(r.specifier)}
+    assert {name: pin.removeprefix("==") for name, pin in pinned.items() if name in PINS} == PINS
+    assert all(pin.startswith("==") for pin in pinned.values())
+
+
+def test_the_page_installs_without_flash_attn_what_openrlhf_imports():
+    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    assert "pip install '.[openrlhf-sdpa,llm]'\n" + INSTALL_SDPA[2] in page
+    assert INSTALL_SDPA[1] == "pip install 'coachrl[openrlhf-sdpa,llm]'"
+    assert INSTALL_SDPA[2] == f"pip install --no-deps openrlhf=={PINS['openrlhf']}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {Requirement(line).name for line in project["optional-dependencies"]["openrlhf-sdpa"]}
+    assert not {"openrlhf", "flash-attn"} & names
 
 
 def test_the_extra_of_one_gpu_pins_the_same_versions_and_holds_all_that_its_example_needs():
@@ -136,6 +151,21 @@ def test_every_lack_comes_with_what_to_do():
         assert finding.ok or (finding.detail and finding.remedy), finding
     remedies = [finding.remedy for finding in findings[1 : 1 + len(PINS)] if "not installed" in finding.detail]
     assert sum(INSTALL[1] in remedy for remedy in remedies) == min(1, len(remedies)), "the whole installation, once"
+
+
+def test_flash_attn_is_needed_by_its_own_attention_alone(monkeypatch):
+    monkeypatch.setattr("coachrl.doctor.gpu.is_installed", lambda: False)
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    monkeypatch.setattr("coachrl.doctor.gpu.installed", lambda package: None)
+    for attention, optional in (("flash_attention_2", False), ("sdpa", True)):
+        found = {finding.name: finding for finding in diagnose_distributed(attention=attention)}
+        for name in ("flash-attn", "flash-attn loads"):
+            assert (found[name].ok, found[name].optional) == (False, optional)
+        assert ("flash-attn==" in found["openrlhf"].remedy) is not optional
+    assert "needs none" in found["flash-attn loads"].detail
+    monkeypatch.setattr("coachrl.doctor.gpu.is_installed", lambda: True)
+    found = {finding.name: finding for finding in diagnose_distributed(attention="sdpa")}
+    assert not found["flash-attn loads"].optional, "OpenRLHF imports one that is installed, and fails with it"
 
 
 def test_one_gpu_needs_vllm_its_gpu_and_a_c_compiler_and_no_more(monkeypatch, tmp_path):

@@ -167,6 +167,7 @@ def install():
     for name in ("set_device", "synchronize", "current_stream"):
         setattr(torch.cuda, name, lambda *args, **kwargs: None)
     torch.cuda.empty_cache = ledger.note_empty_cache
+    _import_openrlhf()
     _keep_books()
     _use_gloo()
     _gather_in_order()
@@ -187,6 +188,14 @@ def book_gpus():
 
 def _name_cpu():
     return _Cpu("cpu")
+
+
+def _import_openrlhf():
+    """As `bindings` does, which the process that others are forked from cannot import: it has no Ray."""
+    from coachrl.trainers.backends.openrlhf import flash_attention
+
+    with flash_attention.supplied():
+        import_module("openrlhf.utils.deepspeed.deepspeed")
 
 
 def _keep_books():

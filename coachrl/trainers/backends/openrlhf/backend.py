@@ -28,6 +28,7 @@ from coachrl.errors import BackendError, CheckpointError, ClusterLost, ConfigErr
 from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.backends.base import Samples, require_finite, weighs, with_logprobs
+from coachrl.trainers.backends.openrlhf import flash_attention
 from coachrl.trainers.backends.openrlhf.bindings import ReferenceModelActor
 from coachrl.trainers.backends.openrlhf.cluster import answers, connect, free_resources, in_time, release
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement, plan_placement
@@ -66,8 +67,10 @@ class OpenRLHFBackend:
         """models, trainable and keep_reference: as for `TorchBackend`. wait_for_gpus: those that are not free yet, for
         as long as the start may take; else they are missed at once.
 
-        Raises PolicyError for models, ConfigError where the placement does not fit the cluster, and BackendError where
-        something does not start; nothing is left running then."""
+        Raises PackageMissing where the attention needs flash-attn, which is not installed, PolicyError for models,
+        ConfigError where the placement does not fit the cluster, and BackendError where something does not start;
+        nothing is left running then."""
+        flash_attention.require_flash_attn(config.openrlhf.attention)
         self.config, self._loss, self._keeps_reference = config, loss, keep_reference
         self.tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
         for tokenizer in self.tokenizers.values():
