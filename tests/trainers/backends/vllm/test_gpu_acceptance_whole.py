@@ -12,6 +12,7 @@ from acceptance import accept
 GPU_ONLY = {
     ("install", "a product and a step of AdamW on the card"),
     ("step", "memory against the planner"),
+    ("training", "tokens/s with torch.compile=true"),
     ("distributed", "two steps on the distributed backend"),
 }
 
