@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,16 +26,20 @@ from coachrl.text import visible
 from coachrl.types import Action
 
 _MOST_REMEMBERED = 10_000
+_MOST_REMEMBERED_IDS = (
+    25_000_000  # of all together, 100 MB: some thousands of conversations may fill a long context each
+)
 _LONG_TOKEN_CHARS = 8  # few texts have as many on an average token
 
 
 class Conversations:
-    """The conversations that were led so far, each with its ids. Past `most` of them the oldest are forgotten, and
-    tokenised afresh where they go on after all."""
+    """The conversations that were led so far, each with its ids. Past `most` of them, or `most_ids` of all together,
+    the oldest are forgotten, and tokenised afresh where they go on after all."""
 
-    def __init__(self, most: int = _MOST_REMEMBERED) -> None:
-        self._most = most
-        self._known: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    def __init__(self, most: int = _MOST_REMEMBERED, most_ids: int = _MOST_REMEMBERED_IDS) -> None:
+        self._most, self._most_ids = most, most_ids
+        self._known: dict[str, tuple[array[int], array[int]]] = {}
+        self._ids = 0  # in `_known`
 
     def prompt(self, call: Call, tokenizer: PolicyTokenizer, thinking: bool = False) -> ReadPrompt:
         """What the role's model reads. Raises BadRequest where its chat template refuses the conversation, and
@@ -49,10 +54,16 @@ class Conversations:
 
     def remember(self, call: Call, reply: Reply, prompt_ids: tuple[int, ...]) -> None:
         """Keep the ids of `call` and of one reply to it, for when the app goes on from there."""
-        answer = as_message(reply)
-        self._known[_digests(call, (*call.messages, answer))[-1]] = (prompt_ids, reply.token_ids)
-        while len(self._known) > self._most:
-            del self._known[next(iter(self._known))]
+        key = _digests(call, (*call.messages, as_message(reply)))[-1]
+        self._forget(key)
+        self._known[key] = (array("i", prompt_ids), array("i", reply.token_ids))  # a tenth of what tuples take
+        self._ids += len(prompt_ids) + len(reply.token_ids)
+        while len(self._known) > self._most or self._ids > self._most_ids:
+            self._forget(next(iter(self._known)))
+
+    def _forget(self, key: str) -> None:
+        if known := self._known.pop(key, None):
+            self._ids -= sum(map(len, known))
 
     def _continued(
         self, call: Call, tokenizer: PolicyTokenizer, thinking: bool

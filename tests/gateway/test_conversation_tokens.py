@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from gateway_apps import LOOK_UP, user
@@ -153,6 +154,29 @@ def test_the_oldest_of_too_many_conversations_are_forgotten():
     known = Conversations(most=2)
     talks = [(*led(known, text, user(text)), user("b")) for text in ("one", "two", "three")]
     assert [read(known, *talk).startswith("[") for talk in talks] == [False, True, True]
+
+
+def test_the_oldest_are_forgotten_where_all_together_hold_too_many_ids():
+    known, question = Conversations(most_ids=20), user("a")
+    for _ in range(3):  # again and again the same is one
+        led(known, "one", question)
+    talks = [(*led(known, text, user(text)), user("b")) for text in ("two", "six", "ten")]  # of 9 ids each
+    assert [read(known, *talk).startswith("[") for talk in ((question,), *talks)] == [False, False, True, True]
+    led(known, "x" * 30, question)  # more than is ever kept
+    assert not any(read(known, *talk).startswith("[") for talk in talks)
+
+
+def test_a_server_that_runs_for_long_keeps_few_bytes_of_what_it_was_asked():
+    known, call = Conversations(most_ids=100_000), Call("planner", (user("a"),))
+    tracemalloc.start()
+    try:
+        for place in range(100):
+            prompt = tuple(range(1000 + place, 11_000 + place))  # numbers of their own, as a tokenizer gives them
+            known.remember(call, reply(f"reply {place}"), prompt)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_500_000
 
 
 def test_white_space_and_ids_of_calls_may_change_on_the_way_and_what_is_asked_may_not():
