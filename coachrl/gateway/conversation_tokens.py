@@ -26,9 +26,7 @@ from coachrl.text import visible
 from coachrl.types import Action
 
 _MOST_REMEMBERED = 10_000
-_MOST_REMEMBERED_IDS = (
-    25_000_000  # of all together, 100 MB: some thousands of conversations may fill a long context each
-)
+_MOST_REMEMBERED_IDS = 25_000_000  # of all together: 100 MB
 _LONG_TOKEN_CHARS = 8  # few texts have as many on an average token
 
 
@@ -192,7 +190,13 @@ def _encoded(call: Call, tokenizer: PolicyTokenizer, thinking: bool) -> tuple[in
 def _check_length(call: Call, tokenizer: PolicyTokenizer) -> None:
     """Raises ContextOverflow for a conversation of which the beginning alone is twice as long as the context: to count
     the tokens of some megabytes, which an app may hand over by mistake, holds up everybody for a minute."""
-    read, most = _sure_to_be_read(call), 2 * tokenizer.context_length
+    _check_beginning(_sure_to_be_read(call), call, tokenizer)
+    if sum(len(_thoughts(message)) for message in call.messages) > _LONG_TOKEN_CHARS * 2 * tokenizer.context_length:
+        _check_beginning("".join(_kept_thoughts(call, tokenizer)), call, tokenizer)
+
+
+def _check_beginning(read: str, call: Call, tokenizer: PolicyTokenizer) -> None:
+    most = 2 * tokenizer.context_length
     size = _LONG_TOKEN_CHARS * most
     while size < len(read):
         if (found := len(tokenizer.encode_opening(read[:size]))) > most:
@@ -206,11 +210,29 @@ def _check_length(call: Call, tokenizer: PolicyTokenizer) -> None:
 def _sure_to_be_read(call: Call) -> str:
     """What of the call no chat template leaves out, as some do with thoughts of earlier replies."""
     tools = (json.dumps(tool, ensure_ascii=False) for tool in offered(call))
-    said = (
-        said_in(message).rpartition("</think>")[2] if message["role"] == "assistant" else message["content"]
-        for message in call.messages
-    )
+    said = (said_in({**message, "content": _without_thoughts(message)}) for message in call.messages)
     return "".join((*tools, *said))
+
+
+def _thoughts(message: Mapping[str, Any]) -> str:
+    return str(message["content"].rpartition("</think>")[0]) if message["role"] == "assistant" else ""
+
+
+def _without_thoughts(message: Mapping[str, Any]) -> str:
+    content: str = message["content"]
+    return content.rpartition("</think>")[2] if message["role"] == "assistant" else content
+
+
+def _kept_thoughts(call: Call, tokenizer: PolicyTokenizer) -> list[str]:
+    """The thoughts that the chat template does not leave out: it is asked with a word in the place of each."""
+    marked = [
+        {**message, "content": f"<think>thought{place}x</think>{_without_thoughts(message)}"}
+        if _thoughts(message)
+        else message
+        for place, message in enumerate(call.messages)
+    ]
+    read = tokenizer.decode(_encoded(replace(call, messages=tuple(marked)), tokenizer, thinking=False))
+    return [_thoughts(message) for place, message in enumerate(call.messages) if f"thought{place}x" in read]
 
 
 def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:

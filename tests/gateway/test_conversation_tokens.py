@@ -282,6 +282,7 @@ def test_a_text_of_long_tokens_is_measured_by_its_tokens():
 
 
 LONG = "x" * 100_000
+TAG = "</think>"
 
 
 @pytest.mark.parametrize(
@@ -290,9 +291,10 @@ LONG = "x" * 100_000
         ((user(f"</think>{LONG}"),), ()),
         ((user("a"), {"role": "assistant", "content": f"well</think>{LONG}"}, user("b")), ()),
         ((user("a"), as_message(Reply("", "stop", 1, (), tool_calls=(FunctionCall("c", NAME, {"x": LONG}),)))), ()),
+        ((user("a"), as_message(Reply(LONG, "stop", 1, (), tool_calls=(FunctionCall("c", NAME, {"x": TAG}),)))), ()),
         ((user("a"),), ({"type": "function", "function": {**LOOK_UP["function"], "description": LONG}},)),
     ],
-    ids=["what only looks like thoughts", "what follows thoughts", "arguments", "tools"],
+    ids=["what only looks like thoughts", "what follows thoughts", "arguments", "before a tag in arguments", "tools"],
 )
 def test_whatever_makes_a_conversation_long_no_more_than_its_beginning_is_read(messages, tools):
     tokenizer = CountingTokenizer()
@@ -301,6 +303,28 @@ def test_whatever_makes_a_conversation_long_no_more_than_its_beginning_is_read(m
     assert tokenizer.given == 1600
 
 
-def test_thoughts_that_a_template_may_leave_out_are_not_counted():
-    thought = {"role": "assistant", "content": f"<think>{'x' * 5000}</think>yes"}
-    assert Conversations().prompt(Call("planner", (user("a"), thought, user("b"))), CountingTokenizer()).ids
+THOUGHT = {"role": "assistant", "content": f"<think>{LONG}</think>yes"}
+
+
+class ForgetfulTokenizer(CountingTokenizer):
+    """Its template leaves the thoughts of earlier replies out."""
+
+    def encode_chat(self, messages, thinking=False, tools=()):
+        kept = [{**message, "content": message["content"].rpartition("</think>")[2]} for message in messages]
+        return super().encode_chat(kept)
+
+
+def test_thoughts_that_the_template_leaves_out_are_not_counted():
+    tokenizer, messages = ForgetfulTokenizer(), (user("a"), THOUGHT, user("b"))
+    prompt = Conversations().prompt(Call("planner", messages), tokenizer)
+    assert "".join(map(chr, prompt.ids)) == "<user>a\n<assistant>yes\n<user>b\n<assistant>"
+    assert tokenizer.given < 100
+
+
+def test_of_long_thoughts_that_the_template_keeps_the_beginning_alone_is_read():
+    """A body of tags alone kept everybody waiting for twenty seconds, and took gigabytes."""
+    for thought in (THOUGHT, {"role": "assistant", "content": TAG * 100_000}):
+        tokenizer = CountingTokenizer()
+        with pytest.raises(ContextOverflow, match="has more than 1600 tokens"):
+            Conversations().prompt(Call("planner", (user("a"), thought, user("b"))), tokenizer)
+        assert tokenizer.given < 2000
