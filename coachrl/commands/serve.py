@@ -15,6 +15,7 @@ from pathlib import Path
 
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.commands.build import initial_models, load_generators
+from coachrl.commands.interrupt import asked_to_end
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError, lacking
 from coachrl.gateway.external import LiteLLMProviders
@@ -61,8 +62,8 @@ def serve_run(
     on_load: Callable[[str], None],
     on_ready: Callable[[Served], None],
 ) -> None:
-    """Serve until it is interrupted. Raises ConfigError where the address cannot be had, or others could reach it
-    without a key; CheckpointError and PolicyError where the weights do not load."""
+    """Serve until it is interrupted, or asked to end (SIGTERM). Raises ConfigError where the address cannot be had, or
+    others could reach it without a key; CheckpointError and PolicyError where the weights do not load."""
     with _address(host, port) as listener, _loaded(run, run.config(overrides), on_load) as (team, roles, step):
         asyncio.run(_serve(team, listener, lambda url: on_ready(Served(url, roles, step, bool(_key())))))
 
@@ -70,9 +71,11 @@ def serve_run(
 async def _serve(team: ServedTeam, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
     from coachrl.gateway.server import Server
 
-    async with Server(team, listener) as server:
-        on_ready(server.url)
-        await asyncio.Event().wait()  # until Ctrl-C
+    ended = asyncio.Event()
+    with asked_to_end(ended.set):
+        async with Server(team, listener) as server:
+            on_ready(server.url)
+            await ended.wait()  # or until Ctrl-C
 
 
 @contextmanager

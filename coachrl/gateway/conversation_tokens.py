@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,16 +26,18 @@ from coachrl.text import visible
 from coachrl.types import Action
 
 _MOST_REMEMBERED = 10_000
+_MOST_REMEMBERED_IDS = 25_000_000  # of all together: 100 MB
 _LONG_TOKEN_CHARS = 8  # few texts have as many on an average token
 
 
 class Conversations:
-    """The conversations that were led so far, each with its ids. Past `most` of them the oldest are forgotten, and
-    tokenised afresh where they go on after all."""
+    """The conversations that were led so far, each with its ids. Past `most` of them, or `most_ids` of all together,
+    the oldest are forgotten, and tokenised afresh where they go on after all."""
 
-    def __init__(self, most: int = _MOST_REMEMBERED) -> None:
-        self._most = most
-        self._known: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    def __init__(self, most: int = _MOST_REMEMBERED, most_ids: int = _MOST_REMEMBERED_IDS) -> None:
+        self._most, self._most_ids = most, most_ids
+        self._known: dict[str, tuple[array[int], array[int]]] = {}
+        self._ids = 0  # in `_known`
 
     def prompt(self, call: Call, tokenizer: PolicyTokenizer, thinking: bool = False) -> ReadPrompt:
         """What the role's model reads. Raises BadRequest where its chat template refuses the conversation, and
@@ -49,10 +52,16 @@ class Conversations:
 
     def remember(self, call: Call, reply: Reply, prompt_ids: tuple[int, ...]) -> None:
         """Keep the ids of `call` and of one reply to it, for when the app goes on from there."""
-        answer = as_message(reply)
-        self._known[_digests(call, (*call.messages, answer))[-1]] = (prompt_ids, reply.token_ids)
-        while len(self._known) > self._most:
-            del self._known[next(iter(self._known))]
+        key = _digests(call, (*call.messages, as_message(reply)))[-1]
+        self._forget(key)
+        self._known[key] = (array("i", prompt_ids), array("i", reply.token_ids))  # a tenth of what tuples take
+        self._ids += len(prompt_ids) + len(reply.token_ids)
+        while len(self._known) > self._most or self._ids > self._most_ids:
+            self._forget(next(iter(self._known)))
+
+    def _forget(self, key: str) -> None:
+        if known := self._known.pop(key, None):
+            self._ids -= sum(map(len, known))
 
     def _continued(
         self, call: Call, tokenizer: PolicyTokenizer, thinking: bool
@@ -181,7 +190,13 @@ def _encoded(call: Call, tokenizer: PolicyTokenizer, thinking: bool) -> tuple[in
 def _check_length(call: Call, tokenizer: PolicyTokenizer) -> None:
     """Raises ContextOverflow for a conversation of which the beginning alone is twice as long as the context: to count
     the tokens of some megabytes, which an app may hand over by mistake, holds up everybody for a minute."""
-    read, most = _sure_to_be_read(call), 2 * tokenizer.context_length
+    _check_beginning(_sure_to_be_read(call), call, tokenizer)
+    if sum(len(_thoughts(message)) for message in call.messages) > _LONG_TOKEN_CHARS * 2 * tokenizer.context_length:
+        _check_beginning("".join(_kept_thoughts(call, tokenizer)), call, tokenizer)
+
+
+def _check_beginning(read: str, call: Call, tokenizer: PolicyTokenizer) -> None:
+    most = 2 * tokenizer.context_length
     size = _LONG_TOKEN_CHARS * most
     while size < len(read):
         if (found := len(tokenizer.encode_opening(read[:size]))) > most:
@@ -195,11 +210,29 @@ def _check_length(call: Call, tokenizer: PolicyTokenizer) -> None:
 def _sure_to_be_read(call: Call) -> str:
     """What of the call no chat template leaves out, as some do with thoughts of earlier replies."""
     tools = (json.dumps(tool, ensure_ascii=False) for tool in offered(call))
-    said = (
-        said_in(message).rpartition("</think>")[2] if message["role"] == "assistant" else message["content"]
-        for message in call.messages
-    )
+    said = (said_in({**message, "content": _without_thoughts(message)}) for message in call.messages)
     return "".join((*tools, *said))
+
+
+def _thoughts(message: Mapping[str, Any]) -> str:
+    return str(message["content"].rpartition("</think>")[0]) if message["role"] == "assistant" else ""
+
+
+def _without_thoughts(message: Mapping[str, Any]) -> str:
+    content: str = message["content"]
+    return content.rpartition("</think>")[2] if message["role"] == "assistant" else content
+
+
+def _kept_thoughts(call: Call, tokenizer: PolicyTokenizer) -> list[str]:
+    """The thoughts that the chat template does not leave out: it is asked with a word in the place of each."""
+    marked = [
+        {**message, "content": f"<think>thought{place}x</think>{_without_thoughts(message)}"}
+        if _thoughts(message)
+        else message
+        for place, message in enumerate(call.messages)
+    ]
+    read = tokenizer.decode(_encoded(replace(call, messages=tuple(marked)), tokenizer, thinking=False))
+    return [_thoughts(message) for place, message in enumerate(call.messages) if f"thought{place}x" in read]
 
 
 def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:

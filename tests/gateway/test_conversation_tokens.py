@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from gateway_apps import LOOK_UP, user
@@ -155,6 +156,29 @@ def test_the_oldest_of_too_many_conversations_are_forgotten():
     assert [read(known, *talk).startswith("[") for talk in talks] == [False, True, True]
 
 
+def test_the_oldest_are_forgotten_where_all_together_hold_too_many_ids():
+    known, question = Conversations(most_ids=20), user("a")
+    for _ in range(3):  # again and again the same is one
+        led(known, "one", question)
+    talks = [(*led(known, text, user(text)), user("b")) for text in ("two", "six", "ten")]  # of 9 ids each
+    assert [read(known, *talk).startswith("[") for talk in ((question,), *talks)] == [False, False, True, True]
+    led(known, "x" * 30, question)  # more than is ever kept
+    assert not any(read(known, *talk).startswith("[") for talk in talks)
+
+
+def test_a_server_that_runs_for_long_keeps_few_bytes_of_what_it_was_asked():
+    known, call = Conversations(most_ids=100_000), Call("planner", (user("a"),))
+    tracemalloc.start()
+    try:
+        for place in range(100):
+            prompt = tuple(range(1000 + place, 11_000 + place))  # numbers of their own, as a tokenizer gives them
+            known.remember(call, reply(f"reply {place}"), prompt)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_500_000
+
+
 def test_white_space_and_ids_of_calls_may_change_on_the_way_and_what_is_asked_may_not():
     known, asked = Conversations(), FunctionCall("call_1", NAME, {"mountain": "K2"})
     answer = reply("look", asked)
@@ -258,6 +282,7 @@ def test_a_text_of_long_tokens_is_measured_by_its_tokens():
 
 
 LONG = "x" * 100_000
+TAG = "</think>"
 
 
 @pytest.mark.parametrize(
@@ -266,9 +291,10 @@ LONG = "x" * 100_000
         ((user(f"</think>{LONG}"),), ()),
         ((user("a"), {"role": "assistant", "content": f"well</think>{LONG}"}, user("b")), ()),
         ((user("a"), as_message(Reply("", "stop", 1, (), tool_calls=(FunctionCall("c", NAME, {"x": LONG}),)))), ()),
+        ((user("a"), as_message(Reply(LONG, "stop", 1, (), tool_calls=(FunctionCall("c", NAME, {"x": TAG}),)))), ()),
         ((user("a"),), ({"type": "function", "function": {**LOOK_UP["function"], "description": LONG}},)),
     ],
-    ids=["what only looks like thoughts", "what follows thoughts", "arguments", "tools"],
+    ids=["what only looks like thoughts", "what follows thoughts", "arguments", "before a tag in arguments", "tools"],
 )
 def test_whatever_makes_a_conversation_long_no_more_than_its_beginning_is_read(messages, tools):
     tokenizer = CountingTokenizer()
@@ -277,6 +303,28 @@ def test_whatever_makes_a_conversation_long_no_more_than_its_beginning_is_read(m
     assert tokenizer.given == 1600
 
 
-def test_thoughts_that_a_template_may_leave_out_are_not_counted():
-    thought = {"role": "assistant", "content": f"<think>{'x' * 5000}</think>yes"}
-    assert Conversations().prompt(Call("planner", (user("a"), thought, user("b"))), CountingTokenizer()).ids
+THOUGHT = {"role": "assistant", "content": f"<think>{LONG}</think>yes"}
+
+
+class ForgetfulTokenizer(CountingTokenizer):
+    """Its template leaves the thoughts of earlier replies out."""
+
+    def encode_chat(self, messages, thinking=False, tools=()):
+        kept = [{**message, "content": message["content"].rpartition("</think>")[2]} for message in messages]
+        return super().encode_chat(kept)
+
+
+def test_thoughts_that_the_template_leaves_out_are_not_counted():
+    tokenizer, messages = ForgetfulTokenizer(), (user("a"), THOUGHT, user("b"))
+    prompt = Conversations().prompt(Call("planner", messages), tokenizer)
+    assert "".join(map(chr, prompt.ids)) == "<user>a\n<assistant>yes\n<user>b\n<assistant>"
+    assert tokenizer.given < 100
+
+
+def test_of_long_thoughts_that_the_template_keeps_the_beginning_alone_is_read():
+    """A body of tags alone kept everybody waiting for twenty seconds, and took gigabytes."""
+    for thought in (THOUGHT, {"role": "assistant", "content": TAG * 100_000}):
+        tokenizer = CountingTokenizer()
+        with pytest.raises(ContextOverflow, match="has more than 1600 tokens"):
+            Conversations().prompt(Call("planner", (user("a"), thought, user("b"))), tokenizer)
+        assert tokenizer.given < 2000

@@ -235,11 +235,12 @@ def test_a_stop_text_ends_a_reply_and_is_no_part_of_it(serving):
     assert cut.finish_reason == "stop"
 
 
-def test_a_call_that_is_under_way_does_not_hold_up_ctrl_c(place):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_call_that_is_under_way_is_told_of_the_end_and_does_not_hold_it_up(place, number):
     with Serving(place) as serving:
-        with serving.openai() as client, pytest.raises(openai.APIError):
+        with serving.openai() as client, pytest.raises(openai.InternalServerError, match="the server is ending"):
             said(client, "coder", max_tokens=2)
-            threading.Thread(target=os.kill, args=(serving.command.pid, signal.SIGINT)).start()
+            threading.Timer(0.2, os.kill, (serving.command.pid, number)).start()
             while True:  # a call is under way all the time
                 client.chat.completions.create(
                     model="coder", messages=[{"role": "user", "content": "Hello."}], max_tokens=3000, n=64
