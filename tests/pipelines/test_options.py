@@ -120,6 +120,13 @@ def own_module(monkeypatch):
         (MINE + "roles = (Role('a', 'a', prompt=PROMPT),) * 2", "Mine", "pipeline mine has two roles called 'a'"),
         (MINE + "roles = (Role('a', 'a', prompt='Say'),)", "Mine", "role 'a': its prompt must be a Prompt"),
         (MINE + "roles = (Role('a', 'b/c', prompt=PROMPT),)", "Mine", "its policy must be a plain name (it is 'b/c')"),
+        (MINE + "roles = (Role('a', 'b' * 256, prompt=PROMPT),)", "Mine", "its policy must be a plain name (it is 'bb"),
+        (
+            MINE + r"roles = (Role('\ud800', 'a', prompt=PROMPT),)",
+            "Mine",
+            r"name must be a plain name (it is '\ud800')",
+        ),
+        (MINE + r"roles = (Role('a\n', 'a', prompt=PROMPT),)", "Mine", r"its name must be a plain name (it is 'a\n')"),
         (MINE + "roles = (Role('a', 'a', prompt=PROMPT, max_turns=0),)", "Mine", "its max_turns must be 1 or more"),
         (MINE + "roles = (Role('a', 'a', prompt=PROMPT, tools='m:f'),)", "Mine", "tools are a tuple of import paths"),
         (MINE + "roles = (Role('a', 'a', prompt=PROMPT, tools=(len,)),)", "Mine", "tools are a tuple of import paths"),
