@@ -62,12 +62,17 @@ _USUAL_WIDTH = 80
 _PIPE_WIDTH = 10_000
 
 
+def has_no_size() -> bool:
+    """Whether the terminal is said to have no columns: rich would print nothing."""
+    return not os.environ.get("COLUMNS", "any").strip("0")
+
+
 class PlainConsole(Console):
     """Prints text as it is: nothing that a model, a task file or a server wrote is markup, an emoji's name, or an order
     to the terminal. Whatever it prints or draws ends the line that says what is waited for."""
 
     def __init__(self, **settings: Any) -> None:
-        if not os.environ.get("COLUMNS", "any").strip("0"):  # of a terminal that has no size; rich would print nothing
+        if has_no_size():
             settings.setdefault("width", _USUAL_WIDTH)
         super().__init__(markup=False, highlight=False, emoji=False, **settings)
 

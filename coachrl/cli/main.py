@@ -24,7 +24,7 @@ from coachrl.cli.catalogue import config_app, configs_app, pipelines_app
 from coachrl.cli.checkpoints import checkpoints_app
 from coachrl.cli.coaches import coaches_app
 from coachrl.cli.compare import compare_runs
-from coachrl.cli.console import ConsoleHandler, err, print_error, waiting
+from coachrl.cli.console import ConsoleHandler, err, has_no_size, print_error, waiting
 from coachrl.cli.doctor import doctor
 from coachrl.cli.eval import evaluate
 from coachrl.cli.export import export
@@ -218,6 +218,8 @@ def _end_now(code: int) -> NoReturn:
 
 def _run() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    if has_no_size():
+        del os.environ["COLUMNS"]  # help has a console of its own
     # Of torch, where vLLM has brought that package along: no concern of a user's.
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     # Of LiteLLM, where a provider's answer is odd; that it cannot be read, the coach says itself.

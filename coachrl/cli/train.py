@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coachrl.cli.console import out, waiting
+from coachrl.cli.console import err, out, waiting
 from coachrl.cli.options import RunOptions, takes_groups
 from coachrl.errors import ClusterLost, ConfigError, KeyMissing
 from coachrl.text import counted
@@ -141,6 +141,10 @@ def _train(config: RunConfig, run: Run, resume: bool) -> None:
             from coachrl.commands.event_loop import run_in_loop
             from coachrl.commands.run import train_run
         run_in_loop(train_run(config, run, out, resume))
+    except SystemExit:  # of the console
+        err.print(f"nobody reads any more what is printed; {what_stays(config, run)}")
+        run.discard_if_empty()
+        raise
     except Exception:  # whatever ends it: a folder in which nothing was done is of no use to anybody
         run.discard_if_empty()
         raise

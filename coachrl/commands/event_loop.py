@@ -32,6 +32,8 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
         try:
             return runner.run(main())
         except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # of the console: who read what it prints has left
+                raise
             raise ConfigError(
                 f"code that the run calls, or a handler of a signal, has ended the program: exit({error})"
             ) from error

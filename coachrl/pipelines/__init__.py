@@ -50,7 +50,7 @@ def _check_declarations(found: type[Pipeline], shown: str) -> None:
         raise ConfigError(f"{shown}: its environment must be a subclass of Environment")
     if not found.name:
         raise ConfigError(f"{shown} has no name: set `name` on the class")
-    if not isinstance(found.name, str) or "/" in found.name:
+    if not isinstance(found.name, str) or "/" in found.name or not found.name.isprintable():
         raise ConfigError(f"{shown}: its name must be a plain name (it is {brief(found.name)})")
     if not isinstance(found.ground_truth, type):
         raise ConfigError(f"{shown}: its ground_truth must be one class, such as `str` without quotes")

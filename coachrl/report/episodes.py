@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from coachrl.report.charts import number
 from coachrl.report.fault import Fault, find_fault
-from coachrl.report.rendering import rendering_svg
+from coachrl.report.rendering import cut, rendering_svg
 from coachrl.runs.folder import Run
 from coachrl.runs.records import read_episodes
 from coachrl.text import one_line, printable
@@ -26,7 +26,6 @@ _ACTION_BYTES = 900  # of markup around one action's text
 _FILE_BYTES = 100  # of markup around a file's name, and of who used it
 SHOWN_FILES = 40  # of those that appeared with one action; more are counted
 SHOWN_ACTIONS = 200  # of one episode: the first and the last half of so many; the others stay in the episode file
-_SHOWN_CHARACTERS = 20_000  # of one text; the rest stays in the episode file
 PROBLEM_CHARACTERS = 4000  # of a problem; what the first agent saw holds it again
 _SHOWN_PROBLEM = 160  # characters of a problem in a row of the list
 _SHOWN_SCORES = 12  # of one agent in a row of the list
@@ -196,13 +195,6 @@ def role_scores(shown: Shown) -> str:
     """JSON for the filter: [role, score or null] of every action that is shown."""
     scores = [(action.role, shown.scores.get(action.id)) for action in shown.shown_actions]
     return json.dumps([[role, score.process_0_10 if score is not None else None] for role, score in scores])
-
-
-def cut(text: str, limit: int = _SHOWN_CHARACTERS) -> Markup:
-    """A text as a page shows it, escaped: not too long, and without what would turn round, hide or colour words."""
-    more = len(text) - limit
-    shown = printable(text[:limit])
-    return escape(shown if more <= 0 else f"{shown}\n[… {more:,} more characters are in the episode file]")
 
 
 def _from_both_ends(episodes: list[Shown]) -> list[Shown]:

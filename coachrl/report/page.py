@@ -27,7 +27,6 @@ from coachrl.report.episodes import (
     artifacts,
     choose,
     clear_failure,
-    cut,
     new_files,
     page_bytes,
     role_scores,
@@ -42,7 +41,7 @@ from coachrl.report.outcome import (
     table2_rows,
     unpaired,
 )
-from coachrl.report.rendering import rendering_svg
+from coachrl.report.rendering import cut, rendering_svg
 from coachrl.runs.folder import Run
 from coachrl.stats import Estimate
 from coachrl.text import counted, one_line, printable

@@ -1,4 +1,4 @@
-"""An environment's state, drawn: the text of `Environment.render` as an SVG of colored cells."""
+"""Texts as a page shows them, and an environment's state, drawn: its text as an SVG of colored cells."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from markupsafe import Markup, escape
 
 from coachrl.text import printable
 
+_SHOWN_CHARACTERS = 20_000  # of one text; the rest stays in the episode file
 _CELL = 18  # pixels
 _MOST_CELLS = 32  # of a side; a larger state stays text
 # Mark -> fill, and what is written on it. Every other mark is written as it is, on an empty cell.
@@ -20,15 +21,22 @@ _MARKS = {
 }
 
 
+def cut(text: str, limit: int = _SHOWN_CHARACTERS) -> Markup:
+    """A text as a page shows it, escaped: not too long, and without what would turn round, hide or colour words."""
+    more = len(text) - limit
+    shown = printable(text[:limit])
+    return escape(shown if more <= 0 else f"{shown}\n[… {more:,} more characters are in the episode file]")
+
+
 def rendering_svg(text: str) -> Markup:
     """An SVG where `text` is a grid of single marks (spaces between them or none), else the text itself, escaped."""
-    text = printable(text)
-    rows = [line.split(" ") if " " in line else list(line) for line in text.splitlines()]
+    lines = printable(text).splitlines() if len(text) <= _SHOWN_CHARACTERS else []
+    rows = [line.split(" ") if " " in line else list(line) for line in lines]
     if not rows or len(rows) > _MOST_CELLS or len(rows[0]) > _MOST_CELLS or not _is_grid(rows):
-        return Markup("<pre>\n{}</pre>").format(text)
+        return Markup("<pre>\n{}</pre>").format(cut(text))
     wide, high = len(rows[0]) * _CELL, len(rows) * _CELL
     cells = Markup("".join(_cell(r, c, mark) for r, row in enumerate(rows) for c, mark in enumerate(row)))
-    label = escape(text).replace("\n", " / ")
+    label = escape(printable(text)).replace("\n", " / ")
     return Markup(
         '<svg class="board" role="img" aria-label="{}" width="{}" height="{}" viewBox="0 0 {} {}">{}</svg>'
     ).format(label, wide, high, wide, high, cells)

@@ -1,9 +1,11 @@
 """What a run says at its end."""
 
 import asyncio
+import subprocess
+from shlex import join
 
 import pytest
-from command_line import coachrl
+from command_line import coachrl, command
 from saved_runs import save_run
 
 from coachrl.cli.train import _finish
@@ -46,3 +48,15 @@ def test_an_audit_of_a_run_that_may_not_be_written_to_asks_for_another_place(tmp
 def test_a_terminal_without_a_size_is_told_all_the_same(tmp_path):
     told = coachrl("report", "nowhere", cwd=tmp_path, COLUMNS="0")
     assert told.returncode == 2 and "error: nowhere is not a run folder" in told.stderr
+    helped = coachrl("view", "--help", cwd=tmp_path, COLUMNS="0")
+    assert "Serve the run's report" in helped.stdout, helped
+
+
+def test_a_run_whose_reader_leaves_says_what_stays(tmp_path):
+    (tmp_path / "t.csv").write_text("problem,answer\n" + "".join(f"What is {n} + 1?,{n + 1}\n" for n in range(4)))
+    settings = ["tasks.train=t.csv", "tasks.heldout_count=2", "train.tasks_per_step=2"]
+    train = [*command(), "train", "--model", "tiny-random", "--steps", "1", "--name", "r", *settings]
+    shell = f"{join(map(str, train))} | head -3 > said; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1 and ended.stderr.startswith("nobody reads any more what is printed; "), ended
+    assert ended.stderr.endswith("continue with: coachrl train --resume runs/r\n"), ended

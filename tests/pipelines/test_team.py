@@ -267,6 +267,25 @@ async def test_what_an_environment_must_not_give_is_named(answer, words):
         await team.saver.act(problem="p", token_limit=1)
 
 
+async def test_what_is_no_environment_is_named():
+    async def late(self):
+        return self
+
+    async def rewards(requests):
+        return [0.0 for _ in requests]
+
+    team = Team("e", TASK, (saver("ran"),), ScriptedPolicy(lambda call: "w"), SamplingParams(), None, Tree(2, rewards))
+    with pytest.raises(ConfigError, match=r"team\.environment: the pipeline gave <class .*Tally'>, where it must be"):
+        team.environment = Tally
+    for copy, words in (
+        (lambda self: None, r"gave None, where it must be an Environment"),
+        (late, r"is `async def`: it must be a plain function"),
+    ):
+        team.environment = type("Odd", (Tally,), {"copy": copy})()
+        with pytest.raises(ConfigError, match=rf"environment Odd: copy\(\) {words}"):
+            await team.saver.act(problem="p", token_limit=1)
+
+
 async def test_an_environment_that_waits_for_nobody_is_named_and_numpys_numbers_are_numbers():
     class Plain(Tally):
         def apply(self, action, workspace):

@@ -33,6 +33,11 @@ def test_anything_else_stays_text_and_is_escaped(text):
     assert "<script" not in drawn and ("<pre>" in drawn or "<svg" in drawn)
 
 
+def test_a_state_that_is_too_long_is_cut_as_every_text_is():
+    drawn = str(rendering_svg("x\n" * 1_000_000))
+    assert len(drawn) < 21_000 and "[… 1,980,000 more characters are in the episode file]</pre>" in drawn
+
+
 def test_the_timeline_shows_world_and_candidates():
     def action(candidate, text):
         said = {"prompt_text": "seen", "result": "Moves: R.", "rendering": "A.\n.G", "reward": Reward(0.5, 1.0)}

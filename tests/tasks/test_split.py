@@ -57,6 +57,10 @@ def test_tasks_of_both_parts_and_ids_that_come_twice_are_named():
         of_own_id([("line 1", tasks(1)[0]), ("line 2", tasks(2)[1]), ("line 3", tasks(1)[0])])
 
 
+def test_an_id_with_half_a_character_has_a_seed_of_its_own():
+    assert len({derive_seed(1, f"{half}a") for half in ("\ud800", "\udfff", "")}) == 3
+
+
 def test_a_seed_depends_on_every_part_in_its_order_and_on_no_platform():
     seeds = [derive_seed(0, "train", 1), derive_seed("train", 0, 1), derive_seed(-1), derive_seed()]
     assert seeds == [9041398139401251707, 3567448371095931744, 6295558014972089990, 7896617691693857887]

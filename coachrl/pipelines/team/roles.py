@@ -16,6 +16,7 @@ from coachrl.runs.records import role_as_kept
 from coachrl.text import brief, nearest, one_line
 from coachrl.types import Example, Role, policy_names
 
+_LONGEST_NAME = 255  # bytes of a file's name
 TOOL_FEEDBACK = parse_prompt("---\nfields: [observation]\n---\n{{observation}}", "results of tools")
 
 
@@ -191,7 +192,8 @@ def _check_role(role: Role, pipeline: str) -> None:
 
 def _check_name(name: object, what: str) -> None:
     """Raises ConfigError for what could not be the name of a file: policies are folders of a checkpoint."""
-    if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
+    plain = isinstance(name, str) and name.isprintable() and "/" not in name and not name.startswith(".")
+    if not plain or not 0 < len(str(name).encode()) <= _LONGEST_NAME:
         raise ConfigError(f"{what} must be a plain name (it is {brief(name)})")
 
 

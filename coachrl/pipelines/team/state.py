@@ -94,12 +94,24 @@ class TeamState:
 
     async def branch(self) -> TeamState:
         """A copy to try one candidate in."""
-        workspace = await self.workspace.copy() if self.workspace is not None else None
-        return TeamState(workspace, self.environment.copy() if self.environment is not None else None)
+        environment = self.environment
+        if environment is not None:  # first, since what it raises would leave a copy of the workspace behind
+            environment = checked_environment(environment.copy(), f"environment {type(environment).__name__}: copy()")
+        return TeamState(await self.workspace.copy() if self.workspace is not None else None, environment)
 
     async def close(self) -> None:
         if self.workspace is not None:
             await self.workspace.close()
+
+
+def checked_environment(environment: object, who: str) -> Environment:
+    """An environment of one's own. who: what messages begin with. Raises ConfigError where it is none."""
+    if inspect.iscoroutine(environment):
+        environment.close()
+        raise ConfigError(f"{who} is `async def`: it must be a plain function")
+    if not isinstance(environment, Environment):
+        raise ConfigError(f"{who} gave {brief(environment)}, where it must be an Environment")
+    return environment
 
 
 def _checked_step(step: object, who: str) -> StepResult:

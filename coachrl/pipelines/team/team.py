@@ -18,7 +18,7 @@ from coachrl.coach.base import CoachRequest, make_request
 from coachrl.errors import ConfigError
 from coachrl.pipelines.generation import Generator, PolicyTokenizer, opening, reply_text, stopped_at
 from coachrl.pipelines.parts import part_is_done
-from coachrl.pipelines.team.state import CurrentWorkspace, Environment, TeamState, checked_reward
+from coachrl.pipelines.team.state import CurrentWorkspace, Environment, TeamState, checked_environment, checked_reward
 from coachrl.pipelines.team.tools import call_tools, load_tools, results_of, told_of
 from coachrl.pipelines.team.trajectory import AgentTrajectory, ReadPrompt, action_of
 from coachrl.sandbox.base import Sandbox, Workspace
@@ -107,7 +107,7 @@ class Team:
 
     @environment.setter
     def environment(self, environment: Environment) -> None:
-        self._state.environment = environment
+        self._state.environment = checked_environment(environment, "team.environment: the pipeline")
 
     def environment_as(self, kind: type[E]) -> E:
         """The environment as it is now, which the pipeline knows to be a `kind`. Ask anew after each action: under tree
