@@ -134,3 +134,30 @@ async def test_a_call_that_is_given_up_stands_in_the_ledger_as_one_that_may_be_b
     [line] = read_ledger(tmp_path / "ledger")
     assert line["error"] == "given up before the reply came" and line["usage"]["cost_usd"] is None
     assert spent_in(tmp_path / "ledger") == budget.spent_usd > 0
+
+
+async def test_a_model_that_openai_gives_its_responses_form_is_asked_once_a_call_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As gpt-5-pro: LiteLLM's way to it needs the package mcp, and the model another temperature."""
+    text = {"type": "output_text", "text": EIGHT, "annotations": []}
+    message = {"type": "message", "id": "m", "status": "completed", "role": "assistant", "content": [text]}
+    told = {"id": "r", "object": "response", "created_at": 1, "status": "completed", "model": "m", "output": [message]}
+    usage = {"input_tokens": 30, "output_tokens": 20, "total_tokens": 50}
+    steps = [CUT, status(500), status(429), Step(body=json.dumps({**told, "usage": usage}))]
+    async with ScriptedServer(steps) as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.openai_base)
+        client = client_factory(Budget(10.0), max_attempts=9).client("openai/gpt-5-pro", None)
+        reply = await client.complete(ask(max_tokens=100, temperature=1.0))
+        await client.close()
+        assert reply.text == EIGHT
+        assert [request.path for request in server.requests] == ["/v1/responses"] * len(steps)
+
+
+async def test_a_temperature_that_a_model_does_not_take_is_told_with_the_setting() -> None:
+    client = client_factory(Budget(10.0)).client("openai/gpt-5-pro", None)
+    with pytest.raises(
+        CoachUnavailable, match=r"^coach openai/gpt-5-pro: .*temperature=0.*; set coach\.temperature=1$"
+    ):
+        await client.complete(ask(max_tokens=100))
+    await client.close()
