@@ -18,6 +18,9 @@ _SHOWN_CHARS = 2000  # of each stream of an execution
 # Pieces of text, some 5 to 20 % more than a byte-pair tokenizer makes of English, code and mathematics.
 _PIECE = re.compile(r"\s?(?:[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9])|\s{1,16}")
 
+_TRACEBACK = "Traceback (most recent call last):"
+_IGNORED = ("Exception ignored in", "Exception in thread", "Error in ")  # of a traceback that ends no program
+_OF_PROCESS = re.compile(r"^(?:\[rank\d+\]: ?|\(\w+ pid=\d+\) )")  # which of several processes wrote the line
 KEY_CHARS = 16  # a shorter value of the environment is no provider's key
 _SHOWN_IN_LINE = 300  # characters of a value, or of somebody's words, in one line of an error
 # Controls (C0, C1), format characters (bidi overrides, zero widths, tags), halves of characters, and separators of
@@ -66,6 +69,19 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip().rstrip(".") for line in said(error).splitlines() if line.strip()] or [type(error).__name__]
     # pydantic's first line counts errors, and its third says what was wrong.
     return " ".join(lines[:3]) if "validation error" in lines[0] else lines[0]
+
+
+def error_told(output: str) -> str:
+    """The line of what a program wrote that names the error it ended with. Libraries say more as a process ends, of
+    errors of theirs too. Without such a line it is the last, and "" where there is none."""
+    lines = [_OF_PROCESS.sub("", line) for line in output.splitlines() if line.strip()]
+    found = ""
+    for place, line in enumerate(lines):
+        if line.startswith("error: "):
+            found = line
+        elif line == _TRACEBACK and not (place and lines[place - 1].startswith(_IGNORED)):
+            found = next((later for later in lines[place + 1 :] if not later.startswith(" ")), found)
+    return (found or (lines[-1] if lines else "")).strip()
 
 
 def brief(value: Any) -> str:

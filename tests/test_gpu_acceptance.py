@@ -29,7 +29,7 @@ def test_a_stage_that_failed_is_told_by_its_error_and_not_by_what_libraries_say_
     (tmp_path / "torch").mkdir()
     said = "[rank0]:[W1127] Warning: WARNING: destroy_process_group() was not called before program exit"
     (tmp_path / "torch" / "__init__.py").write_text(
-        f"import atexit, sys\natexit.register(print, {said!r}, file=sys.stderr)\n"
+        f"import atexit, sys\natexit.register(print, {said!r}, file=sys.stderr)\natexit.register(lambda: 1 / 0)\n"
         "raise ImportError('torch is broken here')\n"
     )
     (tmp_path / "vllm.py").write_text("")
@@ -55,7 +55,7 @@ def train(setting, rows, name, within_s, *words):
     sys.exit()
 
 stages.is_installed = lambda package: package != "flash_attn"
-stages.flash_attention.is_installed = lambda: sys.argv[1] == "there"
+stages.flash_attention.has_flash_attn = lambda: sys.argv[1] == "there"
 stages.Setting.on_gpu, stages._train = True, train
 stages.distributed(stages.Setting("model", pathlib.Path(), True, ()), None, 1.0)
 """

@@ -118,7 +118,7 @@ def test_runs_on_one_gpu_become_a_table_and_a_picture_and_are_not_run_again(tmp_
         records[-1]["eval/success"] = 0.5 * seed
         (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     done = subprocess.run(
-        [sys.executable, LEARNING / "one_gpu.py", "--out", tmp_path, "--seeds", "1", "2"],
+        [sys.executable, LEARNING / "one_gpu.py", "vllm.memory=0.3", "--out", tmp_path, "--seeds", "1", "2"],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ from coachrl.text import (
     clip_middle,
     clip_tokens,
     counted,
+    error_told,
     estimated_tokens,
     extract_code,
     first_line,
@@ -202,3 +203,31 @@ def test_a_path_is_no_key_whatever_its_variable_is_called(monkeypatch, tmp_path,
     assert said(OSError(f"{tmp_path}/x.csv is missing")) == f"{tmp_path}/x.csv is missing"
     monkeypatch.setenv(name, "/" + "k" * 5000)
     assert said(OSError(f"no {'/' + 'k' * 5000}")) == f"no [{name}]"
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("", ""),
+        ("so far\nso good\n", "so good"),
+        ("warning: odd\nerror: no such folder\nbye\n", "error: no such folder"),
+        (
+            "[rank0]: Traceback (most recent call last):\n[rank0]:   File 'a.py', line 1\n[rank0]:     engine()\n"
+            "[rank0]: coachrl.errors.EngineLost: it is gone\n[rank0]:[W1] Warning: destroy_process_group()\n",
+            "coachrl.errors.EngineLost: it is gone",
+        ),
+        (
+            "Traceback (most recent call last):\n  File 'a.py'\nKeyError: 'a'\n\nWhile handling it, another\n\n"
+            "Traceback (most recent call last):\n  File 'b.py'\nValueError: b\nException ignored in: <function f>\n"
+            "Traceback (most recent call last):\n  File 'c.py'\nTypeError: c\n",
+            "ValueError: b",
+        ),
+        (
+            "(EngineCore pid=3) Traceback (most recent call last):\n(EngineCore pid=3) RuntimeError: no\nend\n",
+            "RuntimeError: no",
+        ),
+        ("Traceback (most recent call last):\n  File 'a.py'\n", "File 'a.py'"),
+    ],
+)
+def test_the_error_that_a_program_ended_with_is_told_whatever_is_said_after_it(output, told):
+    assert error_told(output) == told

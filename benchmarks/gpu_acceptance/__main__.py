@@ -17,7 +17,6 @@ import importlib.util
 import inspect
 import os
 import platform
-import re
 import shutil
 import signal
 import subprocess
@@ -32,21 +31,20 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "learning"), str(
 
 from table import Row, Rows, markdown, read_rows  # noqa: E402
 
+from coachrl.text import error_told  # noqa: E402
+
 # Seconds that each stage may take; `stages.py` has a function for each.
 LIMITS_S = {
     "doctor": 100,
     "install": 60,
     "hand_over": 160,
-    "learning": 420,
+    "learning": 380,
     "step": 200,
-    "training": 80,
+    "training": 120,
     "resume": 200,
     "distributed": 200,
 }
 GRACE_S = 5  # to end by itself, once it has been asked to, and once more to be killed
-_ERROR = re.compile(
-    r"(\[rank\d+\]: *)?([\w.]*(Error|Exception|Lost|Stuck)\b|error: )"
-)  # how a traceback and a command end
 _TELL_S = 40  # a stage that trains stops so long before its limit, to write a checkpoint and its rows
 
 
@@ -116,7 +114,7 @@ def _run(stage: str, args: argparse.Namespace, folder: Path) -> list[Row]:
         )  # fmt: skip
         try:
             code = process.wait(_limit_s(stage, args))
-            why = f"ended with {code}: {_last_line(log)}" if code else ""
+            why = f"ended with {code}: {_told(log)}" if code else ""
         except subprocess.TimeoutExpired:
             why = f"not done within {_limit_s(stage, args):.0f} s; see {log}"
         finally:  # Ctrl-C, too, leaves no process behind
@@ -140,11 +138,8 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
-def _last_line(log: Path) -> str:
-    """The last that names an error, since libraries say more as a process ends; else the last."""
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR.match(line)]
-    return (errors or lines or [f"see {log}"])[-1]
+def _told(log: Path) -> str:
+    return error_told(log.read_text(encoding="utf-8", errors="replace")) or f"see {log}"
 
 
 def _machine() -> list[str]:

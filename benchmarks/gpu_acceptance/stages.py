@@ -23,6 +23,7 @@ from coachrl.runs.checkpoints import SEAL
 from coachrl.runs.folder import Run
 from coachrl.trainers.backends.openrlhf import flash_attention
 
+_AT_FIRST = 0.1  # mean |log pi| between two precisions of the same weights: 0.034 was measured at 1.6 nats a token
 _ROUNDED = 2.0  # times the difference before any hand-over
 
 
@@ -122,8 +123,9 @@ def _judge_gaps(rows: Rows, steps: Sequence[dict[str, float]]) -> None:
     name = "train/sampler_trainer_logprob_gap/"
     by_step = [[value for key, value in record.items() if key.startswith(name)] for record in steps]
     first, *later = [max(values) for values in by_step if values] or [float("nan")]  # none where nothing was trained
-    rows.tell("difference between engine and trainer in the first step", f"{first:.4f}")
-    what, limit = "the largest after a hand-over", max(SAME, _ROUNDED * first)
+    rows.judge("difference between engine and trainer in the first step", f"{first:.4f}", f"< {_AT_FIRST}",
+               first < _AT_FIRST)  # fmt: skip
+    what, limit = "the largest after a hand-over", max(SAME, _ROUNDED * min(first, _AT_FIRST))
     if later:
         rows.judge(what, f"{max(later):.4f}", f"< {limit:.4f}", max(later) < limit)
     else:
@@ -179,7 +181,7 @@ def distributed(setting: Setting, rows: Rows, within_s: float) -> None:
         return
     more = ("backend=openrlhf", "openrlhf.gpus=1", "openrlhf.max_length=2048", "train.steps=2", "eval.every=100",
             "train.tasks_per_step=16", "tasks.heldout_count=2")  # fmt: skip
-    attention = () if flash_attention.is_installed() else ("openrlhf.attention=sdpa",)
+    attention = () if flash_attention.has_flash_attn() else ("openrlhf.attention=sdpa",)
     run = _train(setting, rows, "distributed", within_s, *more, *attention)
     steps = [record for record in run.metrics() if "train/success" in record]
     rows.judge("steps", str(len(steps)), "2", len(steps) == 2)

@@ -1,7 +1,7 @@
 """What a team learns on one card: the shipped `configs/one_gpu.yaml`, once for each seed.
 
     python benchmarks/learning/one_gpu.py --seeds 1 2 3
-    python benchmarks/learning/one_gpu.py --seeds 1 vllm.memory=0.3
+    python benchmarks/learning/one_gpu.py vllm.memory=0.3 --seeds 1
 
 Needs coachrl[vllm]; further words are settings of every run. Writes `<out>/one_gpu.json` (every figure), `one_gpu.md`
 (the table) and `one_gpu.png`. Runs that ended well are not run again.

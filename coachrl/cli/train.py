@@ -142,8 +142,9 @@ def _train(config: RunConfig, run: Run, resume: bool) -> None:
             from coachrl.commands.run import train_run
         run_in_loop(train_run(config, run, out, resume))
     except SystemExit:  # of the console
-        err.print(f"nobody reads any more what is printed; {what_stays(config, run)}")
+        stays = what_stays(config, run)
         run.discard_if_empty()
+        err.print(f"nobody reads any more what is printed; {stays}")
         raise
     except Exception:  # whatever ends it: a folder in which nothing was done is of no use to anybody
         run.discard_if_empty()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from coachrl.doctor import cluster
 from coachrl.sandbox.checks import Finding
-from coachrl.trainers.backends.openrlhf.flash_attention import is_installed, needs_flash_attn
+from coachrl.trainers.backends.openrlhf.flash_attention import has_flash_attn, needs_flash_attn
 
 # What the extra `openrlhf` pins; the same package may carry vLLM under a second name on CPU.
 PINS = {
@@ -50,7 +50,7 @@ def diagnose_distributed(
 ) -> list[Finding]:
     """Every check, in the order in which starting the backend would meet what it checks. main_memory: gigabytes (10^9)
     that a run is planned to take on all machines together, and its number of GPUs. attention: the trainers'."""
-    unneeded = not needs_flash_attn(attention) and not is_installed()
+    unneeded = not needs_flash_attn(attention) and not has_flash_attn()
     versions = _versions(PINS, _INSTALL_SDPA if unneeded else _INSTALL)
     gpus = _gpus()
     machine = [_shared_memory(), *cluster.limits()]

@@ -19,6 +19,7 @@ import numpy as np
 
 from coachrl.config import RunConfig
 from coachrl.sandbox.checks import Finding
+from coachrl.text import error_told
 from coachrl.trainers.backends.torch.tiny_random import write_tiny_random
 from coachrl.types import Generation, SamplingParams, TrainSample
 
@@ -60,7 +61,9 @@ def try_hand_over(settings: RunConfig, backend: str, limit_s: float = _LIMIT_S) 
     if backend == "openrlhf" and settings.openrlhf.ray_address is None and not _gpus():
         why = "not tried: it takes a GPU, and torch sees none"
         return Finding("hand-over", True, why, optional=True, skipped=True)
-    remedy = "the lines above say what is missing; openrlhf.attention=sdpa needs no flash-attn"
+    remedy = "the lines above say what is missing"
+    if backend == "openrlhf":
+        remedy += "; openrlhf.attention=sdpa needs no flash-attn"
     with _place(settings) as folder:
         config = _tiny_run(settings, backend, limit_s)
         (folder / "config.json").write_text(config.model_dump_json(), encoding="utf-8")
@@ -70,8 +73,8 @@ def try_hand_over(settings: RunConfig, backend: str, limit_s: float = _LIMIT_S) 
         except subprocess.TimeoutExpired:
             return Finding("hand-over", False, f"it did not end within {limit_s:g} s", remedy)
         if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-            return Finding("hand-over", False, said[-1][:300], remedy)
+            told = error_told(done.stderr) or f"it ended with {done.returncode}"
+            return Finding("hand-over", False, told[:300], remedy)
         found = HandOver(**json.loads((folder / _FOUND).read_text(encoding="utf-8")))
     return Finding("hand-over", found.agrees, str(found), "engine and trainer must agree: paste this into an issue")
 

@@ -8,6 +8,7 @@ always as they were drawn.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from array import array
 from collections import Counter
@@ -225,14 +226,16 @@ def _without_thoughts(message: Mapping[str, Any]) -> str:
 
 def _kept_thoughts(call: Call, tokenizer: PolicyTokenizer) -> list[str]:
     """The thoughts that the chat template does not leave out: it is asked with a word in the place of each."""
+    said = json.dumps(call.messages, default=str)
+    word = next(word for number in itertools.count() if (word := f"thought{number}x") not in said)
     marked = [
-        {**message, "content": f"<think>thought{place}x</think>{_without_thoughts(message)}"}
+        {**message, "content": f"<think>{word}{place}x</think>{_without_thoughts(message)}"}
         if _thoughts(message)
         else message
         for place, message in enumerate(call.messages)
     ]
     read = tokenizer.decode(_encoded(replace(call, messages=tuple(marked)), tokenizer, thinking=False))
-    return [_thoughts(message) for place, message in enumerate(call.messages) if f"thought{place}x" in read]
+    return [_thoughts(message) for place, message in enumerate(call.messages) if f"{word}{place}x" in read]
 
 
 def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:

@@ -154,7 +154,7 @@ def test_every_lack_comes_with_what_to_do():
 
 
 def test_flash_attn_is_needed_by_its_own_attention_alone(monkeypatch):
-    monkeypatch.setattr("coachrl.doctor.gpu.is_installed", lambda: False)
+    monkeypatch.setattr("coachrl.doctor.gpu.has_flash_attn", lambda: False)
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     monkeypatch.setattr("coachrl.doctor.gpu.installed", lambda package: None)
     for attention, optional in (("flash_attention_2", False), ("sdpa", True)):
@@ -163,7 +163,7 @@ def test_flash_attn_is_needed_by_its_own_attention_alone(monkeypatch):
             assert (found[name].ok, found[name].optional) == (False, optional)
         assert ("flash-attn==" in found["openrlhf"].remedy) is not optional
     assert "needs none" in found["flash-attn loads"].detail
-    monkeypatch.setattr("coachrl.doctor.gpu.is_installed", lambda: True)
+    monkeypatch.setattr("coachrl.doctor.gpu.has_flash_attn", lambda: True)
     found = {finding.name: finding for finding in diagnose_distributed(attention="sdpa")}
     assert not found["flash-attn loads"].optional, "OpenRLHF imports one that is installed, and fails with it"
 

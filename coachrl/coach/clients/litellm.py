@@ -29,7 +29,7 @@ from coachrl.errors import CoachError, CoachUnavailable, KeyMissing, lacking
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
 # Its own, of a body that it cannot read.
 _TRACEBACK = re.compile(r"\s+Traceback \(most recent call last\).*", re.DOTALL)
-_ADVICE = re.compile(r"\s*To drop (?:unsupported params|these).*", re.DOTALL)  # for who calls LiteLLM himself
+_ADVICE = re.compile(r"\s*To drop\b.*", re.DOTALL)  # for who calls LiteLLM himself
 _UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
 _UNREAD = "Invalid response object"
 
@@ -170,7 +170,7 @@ class LiteLLMClient(Provider):
         if isinstance(error, exceptions.NotFoundError):
             status = 404
         if isinstance(error, exceptions.UnsupportedParamsError):
-            remedy = "; set coach.temperature=1" if "temperature" in said else ""
+            remedy = "; set coach.temperature=1" if "temperature=1 " in said else ""
             return CoachUnavailable(f"coach {self.model}: {_ADVICE.sub('', said).rstrip('.')}{remedy}")
         answered = _answered_status(error)
         if answered is not None and 300 <= answered < 400:

@@ -18,7 +18,7 @@ from coachrl.errors import PackageMissing
 _PADDING, _COLLECTIVES = "flash_attn.bert_padding", "flash_attn.utils.distributed"
 
 
-def is_installed() -> bool:
+def has_flash_attn() -> bool:
     """Whether flash-attn is here, without importing it. FlashAttention 4 by itself is not it: it lies in a folder of
     the same name, which has none of these modules."""
     package = find_spec("flash_attn")
@@ -32,7 +32,7 @@ def needs_flash_attn(attention: str) -> bool:
 
 def require_flash_attn(attention: str) -> None:
     """Raises PackageMissing where this attention needs flash-attn and that is not installed."""
-    if needs_flash_attn(attention) and not is_installed():
+    if needs_flash_attn(attention) and not has_flash_attn():
         raise PackageMissing(
             f"the distributed backend needs flash_attn for openrlhf.attention={attention}: install flash-attn, which "
             f"docs/distributed.md says how to, or set openrlhf.attention=sdpa"
@@ -46,7 +46,7 @@ def supplied() -> Iterator[None]:
     The two modules are there for so long and no longer, and never a package around them: transformers and vLLM ask
     whether there is a flash_attn, and would go on to import its kernels.
     """
-    modules = {} if is_installed() else _in_plain_pytorch()
+    modules = {} if has_flash_attn() else _in_plain_pytorch()
     sys.modules.update(modules)
     try:
         yield

@@ -117,6 +117,8 @@ class Engine:
         try:
             self._engine.sleep(self._sleep_level)
         except AssertionError as error:  # vLLM compares what is free on the card before and after
+            if "increased" not in str(error):
+                raise
             raise BackendError(f"{first_line(error)} {_SHARED_CARD}") from error
         self._asleep, self._held = True, None
 
@@ -146,7 +148,6 @@ class Engine:
         if self._sleeps:
             # Memory that sleeps is not mapped. To free it is an error of CUDA to vLLM's allocator, which then gives no
             # memory any more while the process lives.
-            torch.cuda.empty_cache()
             with contextlib.suppress(Exception):  # where there is no room to map it there is none for another engine
                 get_mem_allocator_instance().wake_up()
         self._engine.engine_core.shutdown()

@@ -8,6 +8,7 @@ few times a round. Adapters over one base are one set of weights, so policies th
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import traceback
 from collections.abc import Callable, Mapping
@@ -169,7 +170,8 @@ class Turns:
         self._in_flight, self._waiting = {}, []
         for request in left:
             _answer(request, error)
-        self._engine.abort(begun)  # last: an engine that is gone cannot do that either
+        with contextlib.suppress(Exception):  # an engine that is gone cannot do that either
+            self._engine.abort(begun)
 
     def _end(self) -> None:
         self._begin("its end")
@@ -187,10 +189,14 @@ def _lost(error: Exception) -> EngineLost:
     Its frames let go of what they held: while the engine's model lives, vLLM starts no other in this process."""
     lost = EngineLost(f"vLLM's engine failed: {type(error).__name__}: {first_line(error)}")
     lost.__cause__ = error
-    raised: BaseException | None = error
-    while raised is not None:
-        traceback.clear_frames(raised.__traceback__)
-        raised = raised.__cause__ or raised.__context__
+    behind: list[BaseException | None] = [error]
+    cleared: set[int] = set()
+    while behind:
+        raised = behind.pop()
+        if raised is not None and id(raised) not in cleared:
+            cleared.add(id(raised))
+            traceback.clear_frames(raised.__traceback__)
+            behind += [raised.__cause__, raised.__context__]
     return lost
 
 

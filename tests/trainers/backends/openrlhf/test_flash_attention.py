@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coachrl.errors import PackageMissing
-from coachrl.trainers.backends.openrlhf.flash_attention import is_installed, require_flash_attn, supplied
+from coachrl.trainers.backends.openrlhf.flash_attention import has_flash_attn, require_flash_attn, supplied
 
 PADDING, COLLECTIVES = "flash_attn.bert_padding", "flash_attn.utils.distributed"
 
@@ -66,7 +66,7 @@ def test_padding_goes_and_comes_back(absent):
 
 def test_flash_attn_that_is_installed_wins(place):
     install(place, "flash_attn.__init__", PADDING, "flash_attn.utils.__init__", COLLECTIVES)
-    assert is_installed() and "flash_attn" not in sys.modules
+    assert has_flash_attn() and "flash_attn" not in sys.modules
     with supplied():
         assert import_module(PADDING).mine and import_module(COLLECTIVES).mine
     assert PADDING in sys.modules
@@ -76,7 +76,7 @@ def test_flash_attn_that_is_installed_wins(place):
 @pytest.mark.skipif(find_spec("flash_attn") is not None, reason="flash-attn is installed here")
 def test_flash_attention_4_by_itself_is_not_flash_attn(place):
     install(place, "flash_attn.cute.__init__")
-    assert find_spec("flash_attn") is not None and not is_installed()
+    assert find_spec("flash_attn") is not None and not has_flash_attn()
 
 
 def test_its_own_attention_needs_it_and_says_both_ways_out(absent):
