@@ -14,6 +14,7 @@ from pathlib import Path
 
 from coachrl.resources import machine_bytes
 from coachrl.sandbox.checks import Finding
+from coachrl.text import error_told
 
 _OPEN_FILES, _PROCESSES = 16_384, 16_384  # Ray, engines and trainers hold a connection and a thread or more to each
 _COLLECTIVE_S = 120.0  # importing torch included, on a machine that does other things
@@ -130,7 +131,7 @@ def _collective(backend: str, limit_s: float = _COLLECTIVE_S) -> Finding:
             for process in started:
                 process.kill()
                 process.wait()
-        said = [log.read_text(errors="replace").strip().splitlines() for log in logs]
-    failed = [lines[-1:] or [f"it ended with {code}"] for lines, code in zip(said, codes, strict=True) if code]
-    detail = failed[0][0][:300] if failed else f"two processes agreed after {time.monotonic() - began:.1f} s"
+        told = [error_told(log.read_text(errors="replace")) for log in logs]
+    failed = [error or f"it ended with {code}" for error, code in zip(told, codes, strict=True) if code]
+    detail = failed[0][:300] if failed else f"two processes agreed after {time.monotonic() - began:.1f} s"
     return Finding(f"sum by {backend}", not failed, detail, remedy)

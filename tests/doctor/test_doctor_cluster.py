@@ -25,6 +25,14 @@ def test_a_network_interface_that_is_not_there_is_told_with_the_variable_that_na
     assert not finding.ok and "nosuch0" in finding.detail and "GLOO_SOCKET_IFNAME" in finding.remedy
 
 
+def test_a_sum_that_fails_is_told_by_its_error_and_not_by_what_libraries_say_as_they_end(monkeypatch):
+    said = "[rank0]:[W1127] Warning: WARNING: destroy_process_group() was not called before program exit"
+    failing = f"import atexit, sys\natexit.register(print, {said!r}, file=sys.stderr)\nraise OSError('no route')\n"
+    monkeypatch.setattr(cluster, "_SUM", failing)
+    finding = cluster._collective("gloo", PATIENCE_S)
+    assert not finding.ok and finding.detail == "OSError: no route"
+
+
 def test_two_processes_that_do_not_answer_in_time_are_ended():
     finding = cluster._collective("gloo", limit_s=0.0)
     assert not finding.ok and finding.detail == "two processes did not end within 0 s"
