@@ -10,6 +10,7 @@ from coachrl.config.choices import check_takes, find_class, user_code
 from coachrl.config.tasks import SOURCES
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Environment, Pipeline, PipelineOptions
+from coachrl.pipelines.team.roles import check_name
 from coachrl.text import brief, nearest
 
 SHIPPED = {
@@ -50,8 +51,7 @@ def _check_declarations(found: type[Pipeline], shown: str) -> None:
         raise ConfigError(f"{shown}: its environment must be a subclass of Environment")
     if not found.name:
         raise ConfigError(f"{shown} has no name: set `name` on the class")
-    if not isinstance(found.name, str) or "/" in found.name or not found.name.isprintable():
-        raise ConfigError(f"{shown}: its name must be a plain name (it is {brief(found.name)})")
+    check_name(found.name, f"{shown}: its name")
     if not isinstance(found.ground_truth, type):
         raise ConfigError(f"{shown}: its ground_truth must be one class, such as `str` without quotes")
     if found.small_model is not None and not isinstance(found.small_model, PipelineConfig):

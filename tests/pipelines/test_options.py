@@ -100,6 +100,7 @@ def own_module(monkeypatch):
         (MINE + "environment = 'maze'", "Mine", "its environment must be a subclass of Environment"),
         (MINE + "name = 5", "Mine", "its name must be a plain name (it is 5)"),
         (MINE + "name = '../x'", "Mine", "its name must be a plain name (it is '../x')"),
+        (MINE + "name = 'n' * 256", "Mine", "its name must be a plain name (it is 'nn"),
         (MINE + r"name = 'x\n'", "Mine", r"its name must be a plain name (it is 'x\n')"),
         (MINE + "ground_truth = 'str'", "Mine", "its ground_truth must be one class"),
         (MINE + "ground_truth = (str, int)", "Mine", "its ground_truth must be one class"),

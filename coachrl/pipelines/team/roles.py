@@ -148,7 +148,7 @@ def load_team(
     team = []
     for declared, kind in named:
         role = load_role(declared, settings, pipeline, kind, prompt_name(kind))
-        _check_name(role.policy, f"pipeline {pipeline}, role {role.name}: its policy")
+        check_name(role.policy, f"pipeline {pipeline}, role {role.name}: its policy")
         fields = prompt_fields(kind)
         if fields is not None:
             check_fields(role.prompt, fields)
@@ -175,7 +175,7 @@ def _check_members(members: Sequence[tuple[Role, int]], pipeline: str) -> None:
 def _check_role(role: Role, pipeline: str) -> None:
     """Raises ConfigError for a declaration that would break an episode."""
     shown = f"pipeline {pipeline}, role {brief(role.name)}"
-    _check_name(role.name, f"{shown}: its name")
+    check_name(role.name, f"{shown}: its name")
     for what in ("prompt", "feedback"):
         if not isinstance(getattr(role, what), Prompt):
             raise ConfigError(f"{shown}: its {what} must be a Prompt, as parse_prompt and load_prompt make one")
@@ -190,8 +190,9 @@ def _check_role(role: Role, pipeline: str) -> None:
         raise ConfigError(f"{shown}: {error}") from error
 
 
-def _check_name(name: object, what: str) -> None:
-    """Raises ConfigError for what could not be the name of a file: policies are folders of a checkpoint."""
+def check_name(name: object, what: str) -> None:
+    """Raises ConfigError for what could not be the name of a file: policies are folders of a checkpoint, and pipelines
+    of prompts. what: what messages begin with."""
     plain = isinstance(name, str) and name.isprintable() and "/" not in name and not name.startswith(".")
     if not plain or not 0 < len(str(name).encode()) <= _LONGEST_NAME:
         raise ConfigError(f"{what} must be a plain name (it is {brief(name)})")
