@@ -180,7 +180,7 @@ class _ExternalModel(LiteLLMClient):
             "timeout": _TIMEOUT_S,
             "num_retries": 0,
             "max_retries": 0,
-            "_skip_mcp_handler": True,  # else tools of any kind ask for a package that only its own kind needs
+            "_skip_mcp_handler": True,  # else tools of any kind have it look for an MCP server
             **_asked(request.call),
         }
         if request.call.tell is None:

@@ -130,7 +130,7 @@ class LiteLLMClient(Provider):
         }
         handler = Path(self._litellm.__file__ or "").parent / "responses" / "mcp" / "chat_completions_handler.py"
         if request.function is not None and handler.is_file():
-            arguments["_skip_mcp_handler"] = True  # else any function asks for the package mcp, of which none has need
+            arguments["_skip_mcp_handler"] = True  # else any function has it look for an MCP server
         return await self._litellm.acompletion(**arguments)
 
     def _read(self, answer: Any, request: ChatRequest) -> Reply:
