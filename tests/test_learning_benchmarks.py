@@ -105,25 +105,19 @@ def run(folder):
     return done.stdout
 
 
-def test_runs_on_one_gpu_become_a_table_and_a_picture_and_are_not_run_again(tmp_path):
-    """With runs that ended well in place of those that need a GPU."""
-    for seed in (1, 2):
-        run = tmp_path / "one_gpu" / f"seed-{seed}"
-        run.mkdir(parents=True)
-        (run / "report.html").touch()
-        records = [{"step": 0, "eval/success": 0.125}] + [
-            {"step": step, "train/success": step / 4, "time/step_s": 2.0 * step,
-             "train/sampler_trainer_logprob_gap/solver": 0.03 / step} for step in (1, 2)
-        ]  # fmt: skip
-        records[-1]["eval/success"] = 0.5 * seed
-        (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    done = subprocess.run(
-        [sys.executable, LEARNING / "one_gpu.py", "vllm.memory=0.3", "--out", tmp_path, "--seeds", "1", "2"],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "| 1 | 0.12 -> 0.50 | 2 | 3.0 s | 0.0300 |" in done.stdout
-    assert "| 2 | 0.12 -> 1.00 | 2 | 3.0 s | 0.0300 |" in (tmp_path / "one_gpu.md").read_text()
-    [first, _] = json.loads((tmp_path / "one_gpu.json").read_text())
-    assert first["train_success"] == [[1, 0.25], [2, 0.5]]
-    assert (tmp_path / "one_gpu.png").stat().st_size > 0
+@pytest.mark.thorough
+def test_the_quickstarts_runs_become_a_table_and_a_picture_and_are_not_run_again(tmp_path):
+    small = ["model=tiny-random", "train.tasks_per_step=2", "tasks.heldout_count=3", "sandbox.kind=local-unsafe"]
+    size = ["--steps", "1", "--seeds", "1", "--conditions", "coach", "outcome", "--out", tmp_path]
+    command = [sys.executable, LEARNING / "quickstart.py", *small, *size]
+    first, again = (subprocess.run(command, capture_output=True, text=True, timeout=300) for _ in range(2))
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "step   1" in first.stdout and "step   1" not in again.stdout
+    table = (tmp_path / "quickstart.md").read_text()
+    assert "| coach minus outcome | 1 |" in table and table in again.stdout
+    results = json.loads((tmp_path / "quickstart.json").read_text())
+    assert [(r["condition"], r["seed"], len(r["train_success"])) for r in results] == [
+        ("coach", 1, 1),
+        ("outcome", 1, 1),
+    ]
+    assert (tmp_path / "quickstart.png").stat().st_size > 0

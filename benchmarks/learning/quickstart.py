@@ -1,14 +1,16 @@
 """Does the quickstart's team learn, and is it the coach that teaches it?
 
     python benchmarks/learning/quickstart.py --out results --seeds 1 2 3
+    python benchmarks/learning/quickstart.py --config one_gpu --steps 24 vllm.memory=0.3
 
-Trains the shipped `configs/quickstart.yaml` in a process of its own for each seed and condition:
+Trains the shipped `configs/quickstart.yaml`, or the same team on one GPU, in a process of its own for each seed and
+condition; further words are settings of every run:
 
     coach     scores from the rules coach, as shipped
     outcome   the episode's outcome, broadcast to every action: no coach
     shuffled  the coach's scores, permuted among the actions of each role: a control that must not learn
 
-Writes `<out>/quickstart.json` (every figure), `quickstart.md` (the table) and `quickstart.png`. What the JSON holds,
+Writes `<out>/<config>.json` (every figure), `<config>.md` (the table) and `<config>.png`. What the JSON holds,
 or is there already, is not run again. Seeds 1 and up, because the few-shot prompts were chosen on problems of seed 0.
 """
 
@@ -37,29 +39,34 @@ CONDITIONS = {
     "shuffled": ["reward.shuffle=true"],
 }
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+TITLES = {"quickstart": "Quickstart", "one_gpu": "One GPU"}
+GAP = "train/sampler_trainer_logprob_gap/"
 BEHAVIOURS = ("finish_rate", "response_tokens", "code", "code_success_rate")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/learning/results"))
+    parser.add_argument("--config", choices=list(TITLES), default="quickstart")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--conditions", nargs="+", choices=list(CONDITIONS), default=list(CONDITIONS))
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--summary-only", action="store_true", help="Summarise the runs that are there.")
-    args = parser.parse_args()
-    folder, kept = args.out / "runs", read_results(args.out)
+    parser.add_argument("settings", nargs="*", help="of every run, as key=value")
+    args = parser.parse_intermixed_args()
+    results = args.out / f"{args.config}.json"
+    folder, kept = args.out / "runs" / args.config, read_results(results)
     if not args.summary_only:
         for seed in args.seeds:
             for condition in args.conditions:
                 if (condition, seed, args.steps) not in kept:
-                    train(folder, condition, seed, args.steps)
-    summarise(args.out, kept, [path for path in sorted(folder.glob("*")) if not path.is_symlink()])
+                    settings = [f"seed={seed}", f"train.steps={args.steps}", *CONDITIONS[condition], *args.settings]
+                    train(args.config, folder, f"{condition}-{seed}", settings)
+    summarise(results, kept, [path for path in sorted(folder.glob("*")) if not path.is_symlink()])
 
 
-def read_results(out: Path) -> dict[tuple[str, int, int], dict]:
+def read_results(path: Path) -> dict[tuple[str, int, int], dict]:
     """Earlier results by condition, seed and steps."""
-    path = out / "quickstart.json"
     results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
     return {key(result): result for result in results}
 
@@ -68,16 +75,14 @@ def key(result: dict) -> tuple[str, int, int]:
     return result["condition"], result["seed"], result["steps"]
 
 
-def train(folder: Path, condition: str, seed: int, steps: int) -> None:
+def train(config: str, folder: Path, name: str, settings: list[str]) -> None:
     """One run, kept only when it finished; without checkpoints, which would take gigabytes."""
-    name = f"{condition}-{seed}"
     if finished(folder / name):
         return
     shutil.rmtree(folder / name, ignore_errors=True)
-    overrides = [f"seed={seed}", f"train.steps={steps}", "train.keep_checkpoints=0", f"name={name}", f"out={folder}"]
-    command = [sys.executable, "-m", "coachrl.cli.main", "train", "--config", "quickstart", *overrides]
+    command = [sys.executable, "-m", "coachrl.cli.main", "train", "--config", config, f"name={name}", f"out={folder}"]
     began = time.monotonic()
-    subprocess.run([*command, *CONDITIONS[condition]], check=True)
+    subprocess.run([*command, "train.keep_checkpoints=0", *settings], check=True)
     print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -86,7 +91,7 @@ def finished(run: Path) -> bool:
     return (run / "report.html").is_file()
 
 
-def summarise(out: Path, kept: dict[tuple[str, int, int], dict], runs: list[Path]) -> None:
+def summarise(path: Path, kept: dict[tuple[str, int, int], dict], runs: list[Path]) -> None:
     found = {key(result): result for result in map(read_run, filter(finished, runs))}
     results = [result for _, result in sorted((kept | found).items())]
     rows = ["| condition | seeds | before | after | gain [95 % interval] |", "|---|---|---|---|---|"]
@@ -94,12 +99,12 @@ def summarise(out: Path, kept: dict[tuple[str, int, int], dict], runs: list[Path
         mine = [result for result in results if result["condition"] == condition]
         if mine:
             rows.append(table_row(condition, mine))
-    rows += ["", *difference_table(results), "", *chain_table(results)]
-    (out / "quickstart.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    (out / "quickstart.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    rows += ["", *difference_table(results), "", *chain_table(results), "", *step_table(results)]
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text("\n".join(rows) + "\n", encoding="utf-8")
     curves = {c: [r["train_success"] for r in results if r["condition"] == c] for c in CONDITIONS}
-    title = "Quickstart: share of fresh training problems solved, per step"
-    plot_curves({c: runs for c, runs in curves.items() if runs}, out / "quickstart.png", title, "success")
+    title = f"{TITLES[path.stem]}: share of fresh training problems solved, per step"
+    plot_curves({c: runs for c, runs in curves.items() if runs}, path.with_suffix(".png"), title, "success")
     print("\n".join(rows))
 
 
@@ -141,6 +146,18 @@ def chain_table(results: list[dict]) -> list[str]:
     return rows
 
 
+def step_table(results: list[dict]) -> list[str]:
+    """Of each condition: what a step takes, and how far engine and trainer were apart, where that was kept."""
+    rows = ["| condition | a step, median | engine and trainer differ by at most, mean of a step |", "|---|---|---|"]
+    for condition in CONDITIONS:
+        mine = [r for r in results if r["condition"] == condition]
+        if mine:
+            took = float(np.median([seconds for r in mine for seconds in r["step_s"]]))
+            gaps = [r["logprob_gap"] for r in mine if r.get("logprob_gap") is not None]
+            rows.append(f"| {condition} | {took:.1f} s | {f'{max(gaps):.4f}' if gaps else ''} |")
+    return rows
+
+
 def read_run(run: Path) -> dict:
     """Everything that the table and the picture are made of, from one run's folder."""
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -156,6 +173,7 @@ def read_run(run: Path) -> dict:
         "behaviour_before": behaviour(metrics[0]) | chain(run, 0),
         "behaviour_after": behaviour(last) | chain(run, last["step"]),
         "step_s": [m["time/step_s"] for m in metrics if "time/step_s" in m],
+        "logprob_gap": max((v for m in metrics for name, v in m.items() if name.startswith(GAP)), default=None),
     }
 
 

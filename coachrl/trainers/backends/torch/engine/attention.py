@@ -16,6 +16,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -94,8 +97,8 @@ class PackedRows:
             # The first time: a layer that is computed again for its gradient gives the same once more.
             self.seen.setdefault(layer, KeyValues(keys, values))
         query = self._padded(query).view(B, W, KV, -1, D).permute(0, 2, 3, 1, 4)
-        prefix = self.prefix.get(layer)
-        out = _causal_attention(query, keys, values, prefix)
+        attention = _fused_attention if _can_fuse(query, keys, values) else _attention_in_pieces
+        out = attention(query, keys, values, self.prefix.get(layer))
         packed = out.permute(0, 3, 1, 2, 4).reshape(B * W, -1, D)
         return packed.index_select(0, self._real_N) if self._ragged else packed
 
@@ -142,7 +145,34 @@ def grouped_attention(
     return out + front_out.view(KV, B, G, T, D).transpose(0, 1)
 
 
-def _causal_attention(query: Tensor, keys: Tensor, values: Tensor, prefix: KeyValues | None) -> Tensor:
+def _can_fuse(query: Tensor, keys: Tensor, values: Tensor) -> bool:
+    """Whether a GPU has one kernel for all of attention: in 16 bits, and for these widths."""
+    return query.is_cuda and can_use_flash_attention(
+        SDPAParams(query.flatten(1, 2), keys, values, None, 0.0, False, True)
+    )
+
+
+def _fused_attention(query: Tensor, keys: Tensor, values: Tensor, prefix: KeyValues | None) -> Tensor:
+    """`_attention_in_pieces` as one kernel, whose scores never exist in memory (Dao 2024, FlashAttention-2). It reads
+    one row of keys: with a prefix each row gets a copy, made once more in the backward pass instead of being kept."""
+    if prefix is not None and torch.is_grad_enabled():
+        out: Tensor = checkpoint(_flash, query, keys, values, prefix, use_reentrant=False)
+        return out
+    return _flash(query, keys, values, prefix)
+
+
+def _flash(query: Tensor, keys: Tensor, values: Tensor, prefix: KeyValues | None) -> Tensor:
+    if prefix is not None:
+        keys, values = (
+            torch.cat([shared.expand(len(own), -1, -1, -1), own], dim=2)
+            for shared, own in zip(prefix, (keys, values), strict=True)
+        )
+    causal = causal_lower_right(query.shape[3], keys.shape[2])
+    out = scaled_dot_product_attention(query.flatten(1, 2), keys, values, causal, scale=1.0, enable_gqa=True)
+    return out.view(query.shape)
+
+
+def _attention_in_pieces(query: Tensor, keys: Tensor, values: Tensor, prefix: KeyValues | None) -> Tensor:
     """`grouped_attention` of whole rows, in pieces of bounded size."""
     _B, KV, G, W, _ = query.shape
     S = prefix.keys.shape[1] if prefix else 0
