@@ -222,7 +222,13 @@ def _go_on_elsewhere(rest: GoesOnElsewhere) -> NoReturn:
     program = f"import sys; sys.path[:] = {sys.path!r}; from coachrl.cli.main import main; main()"
     _write_out()
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    os.execv(sys.executable, [sys.executable, "-P", "-c", program, *verbose, *words])
+    try:
+        os.execv(sys.executable, [sys.executable, "-P", "-c", program, *verbose, *words])
+    except OSError as error:  # moved or removed since
+        err.print(
+            f"error: {sys.executable} does not start: {error.strerror}; go on with: coachrl {' '.join(words[:3])}"
+        )
+        os._exit(1)
 
 
 def _write_out() -> None:
