@@ -339,7 +339,7 @@ async def test_an_app_plays_its_episodes_on_the_engine_and_what_is_recorded_is_w
 
 def test_adapters_are_added_to_the_weights_that_are_handed_over(model):
     config = RunConfig(backend="vllm", vllm={"engine_args": {"kv_cache_memory_bytes": 2**26}})
-    backend = VllmBackend({"solver": model}, with_settings(config, learning_rate=5e-2, lora_rank=4, device="cpu"))
+    backend = VllmBackend({"solver": model}, with_settings(config, learning_rate=2e-2, lora_rank=4, device="cpu"))
     for step in range(3):
         backend.update({"solver": fresh(backend, "solver", 8, step)})
     assert gap(backend, "solver", fresh(backend, "solver", 8)) > MOVED
