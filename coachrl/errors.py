@@ -10,6 +10,7 @@ An error that is none of these classes is a bug, of coachrl or of somebody's own
 docs/pipelines.md has the table of all that can go wrong.
 """
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
 Blame = Literal["agent", "infrastructure", "run"]
@@ -151,6 +152,18 @@ class EngineLost(ProcessLost):
     """An engine died and could not be replaced, or died again after it was. What was trained so far is whole."""
 
 
-class EngineStuck(EngineLost):
-    """An engine in this process does not answer. Nothing ends the thread that it hangs in but the end of the process,
-    so that another process has to go on with the run."""
+class EngineGone(EngineLost):
+    """An engine in this process failed. What it holds, a GPU's memory above all, comes back with the end of the process
+    alone, so that another process has to go on with the run."""
+
+
+class GoesOnElsewhere(Exception):
+    """Not a failure: another process is to go on with the run in this `folder`, for the `restarts`-th time."""
+
+    def __init__(self, folder: Path, restarts: int) -> None:
+        super().__init__(f"restart {restarts} of {folder}")
+        self.folder, self.restarts = folder, restarts
+
+
+class EngineStuck(EngineGone):
+    """An engine in this process does not answer: the thread that it hangs in ends with the process."""

@@ -42,7 +42,7 @@ LIMITS_S = {
     "step": 200,
     "training": 120,
     "resume": 200,
-    "distributed": 200,
+    "distributed": 270,
 }
 GRACE_S = 5  # to end by itself, once it has been asked to, and once more to be killed
 _TELL_S = 40  # a stage that trains stops so long before its limit, to write a checkpoint and its rows

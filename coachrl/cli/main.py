@@ -37,7 +37,7 @@ from coachrl.cli.sft import sft
 from coachrl.cli.tasks import tasks_app
 from coachrl.cli.train import train
 from coachrl.cli.view import view
-from coachrl.errors import CoachrlError
+from coachrl.errors import CoachrlError, GoesOnElsewhere
 from coachrl.resources import engine_hangs
 from coachrl.text import nearest
 
@@ -209,11 +209,33 @@ def _open_closed_streams() -> None:
 
 def _end_now(code: int) -> NoReturn:
     """Without the libraries' own last words: what waits for a card that hangs, when a process ends, waits for ever."""
+    _write_out()
+    os._exit(code)
+
+
+def _go_on_elsewhere(rest: GoesOnElsewhere) -> NoReturn:
+    """The rest of a run takes this process's place, and its number, with nothing of it left: no thread, no memory of a
+    GPU, no file but the standard streams."""
+    verbose = ["--verbose"] * any(handler.level == logging.INFO for handler in logging.getLogger("coachrl").handlers)
+    words = ["train", "--resume", str(rest.folder), "--restarted", str(rest.restarts)]
+    # Packages are looked for where they were: `-m` would look into the current folder first.
+    program = f"import sys; sys.path[:] = {sys.path!r}; from coachrl.cli.main import main; main()"
+    _write_out()
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    try:
+        os.execv(sys.executable, [sys.executable, "-P", "-c", program, *verbose, *words])
+    except OSError as error:  # moved or removed since
+        err.print(
+            f"error: {sys.executable} does not start: {error.strerror}; go on with: coachrl {' '.join(words[:3])}"
+        )
+        os._exit(1)
+
+
+def _write_out() -> None:
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(code)
 
 
 def _run() -> None:
@@ -235,6 +257,8 @@ def _run() -> None:
     except CoachrlError as error:
         print_error(error)
         sys.exit(error.exit_code)
+    except GoesOnElsewhere as rest:
+        _go_on_elsewhere(rest)
     except OSError as error:  # a full disk, a folder that may not be written; a path that no file system takes
         if lost := _lost_folder():
             print_error(error, instead=lost)

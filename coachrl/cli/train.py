@@ -32,6 +32,7 @@ def train(
     ] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Continue this run from its last checkpoint")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")] = False,
+    restarted: Annotated[int, typer.Option("--restarted", hidden=True)] = 0,
 ) -> None:
     """Train a team: roll out, let the coach score each action, update every policy."""
     flags = {
@@ -48,7 +49,7 @@ def train(
     given = {**options.flags(), **flags, "config": options.config}
     if any(value is not None for value in given.values()):
         raise ConfigError("--resume continues a run as it was configured: give no other flags with it")
-    _go_on(resume, options.overrides or [], dry_run)
+    _go_on(resume, options.overrides or [], dry_run, restarted)
 
 
 @contextlib.contextmanager
@@ -73,14 +74,14 @@ def _start(config: RunConfig, dry_run: bool) -> None:
     run = Run.create(config)
     try:
         with run.locked("training"):
-            _train(config, run, resume=False)
+            _train(config, run, resume=False, restarted=0)
     except ConfigError:
         if not (run.folder / LOCK).exists():  # nobody has it: there was no room even for a lock
             run.discard_if_empty()
         raise
 
 
-def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:
+def _go_on(folder: Path, overrides: list[str], dry_run: bool, restarted: int) -> None:
     from coachrl.runs.checkpoints import inspect
     from coachrl.runs.folder import Run
 
@@ -101,7 +102,7 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool) -> None:
         _print_dry_run(config, inspect(checkpoint).step if checkpoint is not None else 0, run.folder)
         return
     with run.locked("training"):
-        _train(run.reconfigure(overrides), run, resume=True)
+        _train(run.reconfigure(overrides), run, resume=True, restarted=restarted)
 
 
 def _is_finished(run: Run) -> bool:
@@ -130,7 +131,8 @@ def _print_dry_run(config: RunConfig, done: int, folder: Path | None) -> None:
         out.print(line)
 
 
-def _train(config: RunConfig, run: Run, resume: bool) -> None:
+def _train(config: RunConfig, run: Run, resume: bool, restarted: int) -> None:
+    """restarted: how often the run was handed on to a new process. Raises GoesOnElsewhere where it is once more."""
     from coachrl.commands.interrupt import interrupts_acknowledged, what_stays
 
     try:
@@ -140,7 +142,7 @@ def _train(config: RunConfig, run: Run, resume: bool) -> None:
             waiting.start("starting")
             from coachrl.commands.event_loop import run_in_loop
             from coachrl.commands.run import train_run
-        run_in_loop(train_run(config, run, out, resume))
+        run_in_loop(train_run(config, run, out, resume, restarted))
     except SystemExit:  # of the console
         stays = what_stays(config, run)
         run.discard_if_empty()

@@ -28,7 +28,7 @@ from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_l
 from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
-from coachrl.errors import CheckpointError, ConfigError, EngineStuck, NothingTrained, ProcessLost
+from coachrl.errors import CheckpointError, ConfigError, EngineGone, GoesOnElsewhere, NothingTrained, ProcessLost
 from coachrl.jsonl import check_place, json_line, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
@@ -58,13 +58,17 @@ from coachrl.types import CoachScore, Episode, SamplingParams
 log = logging.getLogger(__name__)
 
 
-async def train_run(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
+async def train_run(config: RunConfig, run: Run, console: Console, resume: bool, restarted: int | None = None) -> None:
     """Train `run` to its last step, from its last checkpoint where `resume` is set. Nobody else writes to it meanwhile:
-    raises ConfigError where another process does. What was broken off before its first line of metrics is removed."""
+    raises ConfigError where another process does. What was broken off before its first line of metrics is removed.
+
+    restarted: how often the run has been handed on to a new process; None where the caller hands it to none. Else
+    raises GoesOnElsewhere where an engine in this process is lost and `train.restarts` allow for another.
+    """
     with run.locked("training"):
         try:
             with run.logging():
-                await _train_with_restarts(config, run, console, resume)
+                await _train_with_restarts(config, run, console, resume, restarted)
         except BaseException as error:  # Ctrl-C, too, leaves nothing half-written
             run.discard_if_empty()
             if isinstance(error, Exception) and _may_go_on(config, run, error):
@@ -78,19 +82,26 @@ def _may_go_on(config: RunConfig, run: Run, error: Exception) -> bool:
     return begun and not isinstance(error, CheckpointError | NothingTrained) and "--resume" not in str(error)
 
 
-async def _train_with_restarts(config: RunConfig, run: Run, console: Console, resume: bool) -> None:
+async def _train_with_restarts(
+    config: RunConfig, run: Run, console: Console, resume: bool, restarted: int | None
+) -> None:
     """Where a process of the backend dies, everything is closed and the run is resumed, up to `train.restarts` times.
-    One that dies before the first line of metrics would die again; one that hangs in this process is still there."""
-    for restart in itertools.count():
+    One that dies before the first line of metrics would die again. An engine in this process dies with this process."""
+    begun = restarted or 0
+    for restart in itertools.count(begun):
         try:
-            await _train_locked(config, run, console, resume or restart > 0, again=restart > 0)
+            await _train_locked(config, run, console, resume or restart > begun, again=restart > begun)
             return
         except ProcessLost as error:
-            again = restart < config.train.restarts and not isinstance(error, EngineStuck)
+            elsewhere = isinstance(error, EngineGone)
+            again = restart < config.train.restarts and not (elsewhere and restarted is None)
             if not again or not config.train.keep_checkpoints or not run.metrics():
                 raise type(error)(f"{error}; {what_stays(config, run)}") from error
             place = run.last_checkpoint().name if run.checkpoints() else "the beginning, since there is no checkpoint"
-            log.warning("%s; restart %d of %d, from %s", error, restart + 1, config.train.restarts, place)
+            where = f"{place}, in a new process" if elsewhere else place
+            log.warning("%s; restart %d of %d, from %s", error, restart + 1, config.train.restarts, where)
+            if elsewhere:
+                raise GoesOnElsewhere(run.folder, restart + 1) from error
 
 
 async def _train_locked(config: RunConfig, run: Run, console: Console, resume: bool, again: bool) -> None:

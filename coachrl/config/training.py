@@ -74,7 +74,8 @@ class TrainConfig(Section):
         3,
         ge=0,
         description="Where an engine or a trainer dies, all of them are started again and the run goes on from its "
-        "last checkpoint, as with --resume: so many times at most. With 0 the run ends.",
+        "last checkpoint, as with --resume: so many times at most. With `backend: vllm` a new process takes the place "
+        "of the command's. With 0 the run ends.",
     )
     notice_file: Resumable[Path | None] = Field(
         None,

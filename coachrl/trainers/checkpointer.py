@@ -8,11 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from coachrl.config import RunConfig
-from coachrl.errors import CoachrlError, EngineStuck
+from coachrl.errors import CoachrlError, EngineGone, EngineStuck
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.model_card import write_cards
+from coachrl.text import first_line
 from coachrl.trainers.algorithms.base import Algorithm
 from coachrl.trainers.algorithms.boundary import restore, state_of
 from coachrl.trainers.backends.base import Backend
@@ -89,7 +90,9 @@ class Checkpointer:
 
     def keep_last(self, error: CoachrlError, step: int, failed_in: int, whole: bool) -> None:
         """Have a checkpoint of `step`, the last one made, unless an update has changed the weights since (`whole`
-        says that none has). error: what ends the run in step `failed_in`; it is logged where the disk takes none."""
+        says that none has). error: what ends the run in step `failed_in`; it is logged where there can be none, and
+        the run ends with why there is none, unless another process goes on from the one before: weights on a card whose
+        engine failed may be out of reach."""
         try:
             self._writer.wait()
         except OSError as not_written:  # tried once more below
@@ -98,9 +101,11 @@ class Checkpointer:
             return
         try:
             self.write_after(error, step)
-        except OSError as not_written:
-            log.error("step %d: %s; no checkpoint after step %d: %s", failed_in, error, step, not_written)
-            raise
+        except (OSError, RuntimeError) as not_written:
+            why = first_line(not_written)
+            log.error("step %d: %s; no checkpoint after step %d: %s", failed_in, error, step, why)
+            if not isinstance(error, EngineGone):
+                raise
 
     def write_after(self, error: CoachrlError, step: int) -> None:
         """Write a checkpoint of `step` where `error` ends the run. Weights beside an engine that hangs may lie in the

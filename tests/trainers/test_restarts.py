@@ -3,6 +3,9 @@
 import asyncio
 import errno
 import io
+import os
+import subprocess
+import sys
 
 import pytest
 import small_runs
@@ -10,7 +13,7 @@ from rich.console import Console
 
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
-from coachrl.errors import BackendError, EngineLost, ProcessLost
+from coachrl.errors import BackendError, EngineGone, EngineLost, ProcessLost
 from coachrl.runs.folder import Run
 from coachrl.trainers.backends.torch.backend import TorchBackend
 
@@ -121,3 +124,63 @@ def test_what_would_come_again_at_once_is_not_restarted(train, fail_at, method, 
     assert type(ended) is type(error)
     assert len(made) >= call and (not run.folder.exists() or not restarts(run))
     assert method != "update" or len(made) == call
+
+
+def test_a_caller_that_hands_on_to_no_process_is_told_how_to_go_on_where_an_engine_of_its_own_is_lost(train, fail_at):
+    fail_at("update", (2,), EngineGone("vLLM's engine failed"))
+    run, ended = train("gone")
+    assert (
+        str(ended)
+        == f"step 2: vLLM's engine failed; step-000001 is saved; continue with: coachrl train --resume {run.folder}"
+    )
+    assert not restarts(run)
+
+
+def test_weights_that_are_out_of_reach_with_the_engine_are_no_other_error(train, fail_at):
+    fail_at("begin_save", range(99), RuntimeError("CUDA error: unspecified launch failure"))
+    fail_at("with_reference", (2,), EngineGone("vLLM's engine failed"))
+    run, ended = train("gone", "train.checkpoint_every=0")
+    assert isinstance(ended, EngineGone) and f"continue with: coachrl train --resume {run.folder}" in str(ended)
+    log = (run.folder / "log.txt").read_text()
+    assert "step 2: vLLM's engine failed; no checkpoint after step 1: CUDA error: unspecified launch failure" in log
+
+
+IN_EACH_PROCESS = """
+import os
+if os.environ.pop("FAULTY", None):  # not in the sandbox's
+    import coachrl.errors
+    from coachrl.trainers.backends.torch.backend import TorchBackend
+    update, made = TorchBackend.update, []
+
+    def faulty(self, samples):
+        made.append(samples)
+        if len(made) == 2:
+            os.environ["FAULTY"] = "1"
+            raise coachrl.errors.EngineGone(f"the engine of process {os.getpid()} failed")
+        return update(self, samples)
+
+    TorchBackend.update = faulty
+"""
+
+
+def test_the_command_goes_on_in_new_processes_so_many_times(one_layer_model, tmp_path):
+    """Each makes a step and fails. Its standard streams and its number stay; files of the current folder that are
+    called like modules of Python's own are none."""
+    (tmp_path / "patch").mkdir()
+    (tmp_path / "patch" / "sitecustomize.py").write_text(IN_EACH_PROCESS)
+    (tmp_path / "random.py").write_text("raise SystemExit('not Python's own')")
+    settings = [*SETTINGS, f"model={one_layer_model}", "name=run", "train.restarts=1", "train.steps=4"]
+    path = os.pathsep.join([str(tmp_path / "patch"), os.environ.get("PYTHONPATH", "")])
+    program = [sys.executable, "-P", "-c", "from coachrl.cli.main import main; main()", "--verbose", "train", *settings]
+    process = subprocess.Popen(
+        program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "PYTHONPATH": path, "FAULTY": "1"},
+    )  # fmt: skip
+    said, _ = process.communicate(timeout=300)
+    said, run = " ".join(said.split()), Run(tmp_path / "runs" / "run")
+    failed = f"the engine of process {process.pid} failed"
+    assert process.returncode == 1, said
+    assert f"{failed}; restart 1 of 1, from step-000001, in a new process" in said
+    assert f"{failed}; step-000002 is saved; continue with: coachrl train --resume {run.folder}" in said
+    assert len(restarts(run)) == 1 and [record["step"] for record in run.metrics()] == [0, 1, 2]
+    assert "Traceback" not in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ from coachrl.seeding import derive_seed
 from coachrl.text import first_line
 from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, read_reply, request_parameters
 from coachrl.trainers.backends.vllm.turns import Request, Weights
+
+log = logging.getLogger(__name__)
 
 _SHARED_CARD = (
     "Another process took memory of this GPU meanwhile, which vLLM's sleep does not bear: give the run a GPU of its "
@@ -144,13 +147,16 @@ class Engine:
         return [(output.request_id, read_reply(output) if output.finished else growing(output)) for output in outputs]
 
     def close(self) -> None:
-        """Another engine may be started in this process afterwards."""
+        """Where it slept, the GPU's memory comes back with the end of the process alone, and so no other engine that
+        sleeps may be started in it."""
         if self._sleeps:
-            # Memory that sleeps is not mapped. To free it is an error of CUDA to vLLM's allocator, which then gives no
-            # memory any more while the process lives.
-            with contextlib.suppress(Exception):  # where there is no room to map it there is none for another engine
+            # Memory that sleeps is not mapped. To free it is an error of CUDA.
+            with contextlib.suppress(Exception):  # there may be no room to map it
                 get_mem_allocator_instance().wake_up()
-        self._engine.engine_core.shutdown()
+        try:
+            self._engine.engine_core.shutdown()
+        except Exception as error:  # noqa: BLE001  of an engine that failed: what it failed of is told already
+            log.info("vLLM's engine did not end well: %s", first_line(error))
 
 
 def _gpu_arguments(config: RunConfig) -> dict[str, Any]:
@@ -188,7 +194,7 @@ def _pack_heads(model: torch.nn.Module) -> None:
 
 def _remedy(error: Exception) -> str:
     if "one instance per process" in str(error):
-        return "an engine that failed before still holds memory here, which ends with this process"
+        return "one engine was in this process before: start another process, or set vllm.sleep=false"
     if "memory" in str(error).lower() or "cache" in str(error).lower():
         size = "vllm.engine_args.kv_cache_memory_bytes" if current_platform.is_cpu() else "vllm.memory"
         return f"change {size}, or lower vllm.max_length or vllm.max_num_seqs"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from coachrl.config import VllmConfig
-from coachrl.errors import EngineLost, PolicyError
+from coachrl.errors import EngineGone, EngineLost, PolicyError
 from coachrl.text import counted, first_line
 from coachrl.trainers.backends.vllm.engine_thread import EngineThread, Move
 from coachrl.trainers.backends.vllm.replies import Growing, Reply
@@ -79,13 +78,13 @@ class Turns:
 
     async def ask(self, request: Request) -> Reply:
         """A caller that is cancelled ends the request. Raises PolicyError where the engine refuses the request, and
-        EngineLost where it fails or does not answer."""
+        EngineGone where it fails or does not answer."""
         self._thread.submit(self._enter, request)
         return await self._thread.answer(request.reply)
 
     def rest(self) -> None:
         """Once everything asked for is answered, leave the GPU's memory to others until somebody asks again. Raises
-        EngineLost where the engine fails or does not answer."""
+        EngineGone where the engine fails or does not answer."""
         self._thread.wait(self._thread.submit(self._settle_and_sleep))
 
     def close(self) -> None:
@@ -184,19 +183,10 @@ class Turns:
         self._thread.begin(Move(what, self._limit_s, "vllm.answer_timeout_s"))
 
 
-def _lost(error: Exception) -> EngineLost:
-    """For who waits in another thread: with the error itself as its cause, so that a log shows where it was raised.
-    Its frames let go of what they held: while the engine's model lives, vLLM starts no other in this process."""
-    lost = EngineLost(f"vLLM's engine failed: {type(error).__name__}: {first_line(error)}")
+def _lost(error: Exception) -> EngineGone:
+    """For who waits in another thread: with the error itself as its cause, so that a log shows where it was raised."""
+    lost = EngineGone(f"vLLM's engine failed: {type(error).__name__}: {first_line(error)}")
     lost.__cause__ = error
-    behind: list[BaseException | None] = [error]
-    cleared: set[int] = set()
-    while behind:
-        raised = behind.pop()
-        if raised is not None and id(raised) not in cleared:
-            cleared.add(id(raised))
-            traceback.clear_frames(raised.__traceback__)
-            behind += [raised.__cause__, raised.__context__]
     return lost
 
 

@@ -12,6 +12,8 @@ import torch
 from made_samples import train_sample
 
 from coachrl.trainers.backends.torch import logprobs
+from coachrl.trainers.backends.torch.engine import attention
+from coachrl.trainers.backends.torch.engine.attention import KeyValues
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
 from coachrl.trainers.backends.torch.logprobs import micro_batches, plain_head, shared_prefix, token_logprobs
 from coachrl.trainers.backends.torch.policy import load_model
@@ -155,3 +157,25 @@ def test_an_update_does_not_keep_the_scores_of_its_attention(tiny_model):
         token_logprobs(model, batch)
     assert kept
     assert (len(PREFIX) + max(batch.lengths),) not in kept
+
+
+@pytest.mark.parametrize("shared", [0, 5, 300])
+@pytest.mark.parametrize("keep_graph", [True, False], ids=["training", "no gradients"])
+def test_attention_as_one_kernel_is_that_in_pieces(shared, keep_graph):
+    """What a GPU runs, by the products that stand in for its kernel on a CPU."""
+    generator = torch.Generator().manual_seed(shared)
+
+    def drawn(*shape):
+        return torch.randn(shape, generator=generator, requires_grad=keep_graph)
+
+    query, keys, values = drawn(3, 2, 3, 290, 16), drawn(3, 2, 290, 16), drawn(3, 2, 290, 16)
+    prefix = KeyValues(drawn(2, shared, 16), drawn(2, shared, 16)) if shared else None
+    assert not attention._can_fuse(query, keys, values)
+    pieces, fused = (
+        attend(query, keys, values, prefix) for attend in (attention._attention_in_pieces, attention._fused_attention)
+    )
+    torch.testing.assert_close(fused, pieces, atol=1e-5, rtol=1e-4)
+    if keep_graph:
+        inputs, weights = [query, keys, values, *(prefix or ())], torch.randn(query.shape, generator=generator)
+        expected = torch.autograd.grad(pieces, inputs, weights)
+        torch.testing.assert_close(torch.autograd.grad(fused, inputs, weights), expected, atol=1e-4, rtol=1e-3)

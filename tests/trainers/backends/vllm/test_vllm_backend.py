@@ -22,7 +22,7 @@ from coachrl.commands import build
 from coachrl.commands.run import evaluate_run, rollout_once, train_run
 from coachrl.config import PipelineConfig, RunConfig, load_config
 from coachrl.doctor.hand_over import measure
-from coachrl.errors import BackendError, ConfigError, ContextOverflow, EngineLost, PolicyError
+from coachrl.errors import BackendError, ConfigError, ContextOverflow, EngineGone, PolicyError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.generation import listening
 from coachrl.runs.folder import Run, read_jsonl
@@ -229,7 +229,7 @@ async def test_an_engine_that_fails_in_the_middle_leaves_nobody_waiting(backend,
         patch.setattr(backend._turns._engine, "step", lost)
         asked = [backend.generate(policy, prompt, SamplingParams(4)) for policy in POLICIES]
         ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), PATIENCE_S)
-    assert {type(end) for end in ends} == {EngineLost}
+    assert {type(end) for end in ends} == {EngineGone}
     assert {type(end.__cause__) for end in ends} == {RuntimeError}, "a log must show where it was raised"
     assert str(ends[0]) == "vLLM's engine failed: RuntimeError: CUDA error: an illegal memory access was encountered"
 
@@ -339,7 +339,7 @@ async def test_an_app_plays_its_episodes_on_the_engine_and_what_is_recorded_is_w
 
 def test_adapters_are_added_to_the_weights_that_are_handed_over(model):
     config = RunConfig(backend="vllm", vllm={"engine_args": {"kv_cache_memory_bytes": 2**26}})
-    backend = VllmBackend({"solver": model}, with_settings(config, learning_rate=5e-2, lora_rank=4, device="cpu"))
+    backend = VllmBackend({"solver": model}, with_settings(config, learning_rate=2e-2, lora_rank=4, device="cpu"))
     for step in range(3):
         backend.update({"solver": fresh(backend, "solver", 8, step)})
     assert gap(backend, "solver", fresh(backend, "solver", 8)) > MOVED
@@ -379,7 +379,7 @@ def test_a_neighbour_on_the_card_that_vllms_sleep_does_not_bear_is_told_with_wha
 
     monkeypatch.setattr(held, "_sleeps", True)
     monkeypatch.setattr(held._engine, "sleep", disturbed)
-    with pytest.raises(EngineLost, match=r"increased after sleeping.* Another process took memory.* vllm\.sleep=false"):
+    with pytest.raises(EngineGone, match=r"increased after sleeping.* Another process took memory.* vllm\.sleep=false"):
         backend._turns.rest()
     assert not held._asleep
 

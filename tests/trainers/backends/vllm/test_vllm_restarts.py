@@ -1,23 +1,19 @@
-"""A run whose engine fails in the middle of a forward pass starts it again, and comes to the figures of an undisturbed
-one."""
+"""A run whose engine fails or hangs in the middle of a forward pass goes on by itself in a new process, to the figures
+of an undisturbed one."""
 
-import asyncio
-import io
-import weakref
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed; scripts/test_openrlhf_cpu.sh makes a place where it is")
 
-from rich.console import Console
 from tiny_models import write_tiny_model
-from vllm.v1.worker.cpu_worker import CPUWorker
 
-from coachrl.commands.run import train_run
-from coachrl.config import load_config
 from coachrl.runs.folder import Run
-from coachrl.trainers.backends.vllm.backend import VllmBackend
 
+PASS = "vllm.v1.worker.cpu_worker:CPUWorker.execute_model"
 SETTINGS = (
     "backend=vllm", "train.steps=2", "train.tasks_per_step=2", "train.learning_rate=1e-3", "train.checkpoint_every=1",
     "train.mask_truncated=false", "tasks.heldout_count=1", "tasks.train_count=8", "pipeline.prompt_style=short",
@@ -25,7 +21,10 @@ SETTINGS = (
     "pipeline.roles.code_executor.max_turns=1", "torch.threads=1", "torch.device=cpu", "torch.precision=float32",
     "coach.name=rules", "eval.every=100", "vllm.engine_args={kv_cache_memory_bytes: 67108864}",
 )  # fmt: skip
-FAULT = "CUDA error: an illegal memory access was encountered"
+SAYS = {
+    "fails": "step 2: vLLM's engine failed: RuntimeError: CUDA error: an illegal memory access was encountered; ",
+    "hangs": "step 2: vLLM's engine does not answer: a pass for ",
+}
 
 
 @pytest.fixture
@@ -33,11 +32,14 @@ def train(tmp_path):
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 2048}
     model = write_tiny_model(tmp_path / "tiny", tie_word_embeddings=False, **heads)
 
-    def trained(name):
-        config = load_config(None, [*SETTINGS, f"model={model}", f"name={name}", f"out={tmp_path}"])
-        run = Run.create(config)
-        asyncio.run(train_run(config, run, Console(file=io.StringIO()), resume=False))
-        return run
+    def trained(name, *program):
+        """The run, and what was printed. A file of the current folder is called like a module of Python's own."""
+        (tmp_path / "random.py").write_text("raise SystemExit('the wrong random')")
+        settings = [*SETTINGS, "vllm.answer_timeout_s=10", f"model={model}", f"name={name}"]
+        command = [sys.executable, "-P", *program, "train", *settings]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return Run(tmp_path / "runs" / name), " ".join((done.stdout + done.stderr).split())
 
     return trained
 
@@ -50,34 +52,13 @@ def figures(run):
     ]
 
 
-def test_a_run_whose_engine_fails_goes_on_from_its_last_checkpoint_to_equal_figures(train, monkeypatch):
-    """Inside vLLM's worker, while replies of the second step are in flight. Of the engine that failed nothing may be
-    left when the next one starts: on a GPU vLLM starts none beside another's memory."""
-    whole = train("whole")
-    updates, passes, models, left = [], [], [], []
-    sync, execute, load = VllmBackend.sync_weights, CPUWorker.execute_model, CPUWorker.load_model
-
-    def counted_sync(backend):
-        updates.append(len(updates))
-        sync(backend)
-
-    def failing_execute(worker, *arguments, **options):
-        passes.append(len(updates))
-        if passes.count(1) == 4:
-            raise RuntimeError(FAULT)
-        return execute(worker, *arguments, **options)
-
-    def noted_load(worker, **options):
-        left.append([model for model in models if model() is not None])
-        load(worker, **options)
-        models.append(weakref.ref(worker.get_model()))
-
-    monkeypatch.setattr(VllmBackend, "sync_weights", counted_sync)
-    monkeypatch.setattr(CPUWorker, "execute_model", failing_execute)
-    monkeypatch.setattr(CPUWorker, "load_model", noted_load)
-    run = train("disturbed")
+@pytest.mark.parametrize("how", ["fails", pytest.param("hangs", marks=pytest.mark.thorough)])
+def test_a_run_whose_engine_is_lost_goes_on_in_a_new_process_to_equal_figures(train, how):
+    """Inside vLLM's worker, while replies of the second step are in flight."""
+    whole, _ = train("whole", "-m", "coachrl.cli.main")
+    run, said = train("disturbed", Path(__file__).with_name("broken_run.py"), how, PASS, "1")
     [line] = [line for line in (run.folder / "log.txt").read_text().splitlines() if "restart " in line]
-    assert f"step 2: vLLM's engine failed: RuntimeError: {FAULT}; restart 1 of 3, from step-000001" in line
-    assert left == [[], []], "one start, and another once the model of the first is gone"
+    assert SAYS[how] in line and "; restart 1 of 3, from step-000001, in a new process" in line
+    assert SAYS[how] in said and "Traceback" not in said and f"report: {run.folder}" in said
     for record, expected in zip(figures(run), figures(whole), strict=True):
         assert record == pytest.approx(expected, rel=1e-3, abs=1e-5, nan_ok=True)

@@ -137,10 +137,10 @@ async def test_a_process_that_was_stopped_takes_no_engine_for_silent(start, monk
 @pytest.fixture
 def coachrl(model, tmp_path):
     """The command line in a process whose engine stands still in `call`, after so many updates."""
-    driver = Path(__file__).with_name("stuck_run.py")
+    driver = Path(__file__).with_name("broken_run.py")
 
     def run(call, updates, *arguments):
-        words = [sys.executable, driver, call, str(updates), *arguments]
+        words = [sys.executable, driver, "hangs", call, str(updates), *arguments]
         return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=900)
 
     return run
@@ -149,7 +149,7 @@ def coachrl(model, tmp_path):
 @pytest.mark.thorough
 def test_a_run_ends_with_a_checkpoint_of_its_last_whole_step_and_another_process_goes_on(coachrl, model, tmp_path):
     """Also where what ends with the process waits for the engine."""
-    limits = ["vllm.answer_timeout_s=5", f"model={model}"]
+    limits = ["vllm.answer_timeout_s=5", "train.restarts=0", f"model={model}"]
     ended = coachrl(PASS, 1, "train", *SETTINGS, *limits)
     words = " ".join(ended.stderr.split())
     assert ended.returncode == 1, words
@@ -168,7 +168,7 @@ def test_a_run_ends_with_a_checkpoint_of_its_last_whole_step_and_another_process
 
 @pytest.mark.thorough
 def test_a_checkpoint_that_hangs_with_the_engine_is_given_up_too(coachrl, model, tmp_path):
-    limits = ["vllm.answer_timeout_s=5", f"model={model}"]
+    limits = ["vllm.answer_timeout_s=5", "train.restarts=0", f"model={model}"]
     ended = coachrl(f"{PASS},{SAVE}", 1, "train", *SETTINGS, *limits)
     words = " ".join(ended.stderr.split())
     assert ended.returncode == 1 and "no checkpoint after step 1: it was not written within 5 s" in words, words
