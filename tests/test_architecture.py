@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = (
-    ("types", "errors", "text", "files", "jsonl", "seeding", "prompts", "resources", "parsing", "stats"),
+    ("types", "errors", "text", "files", "jsonl", "seeding", "prompts", "resources", "parsing", "stats", "temporary"),
     ("config",),
     ("sandbox", "tasks"),
     ("coach", "pipelines", "runs"),

@@ -108,5 +108,5 @@ def test_a_dockerfile_names_what_there_is(path):
         if line.startswith(("FROM ", "ARG CUDA_IMAGE")) and "${" not in line:
             assert ":" in line and ":latest" not in line, line
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for named in re.findall(r"\.\[([a-z,]+)\]", text):
+    for named in re.findall(r"\.\[([a-z,-]+)\]", text):
         assert set(named.split(",")) <= extras.keys()

@@ -23,6 +23,7 @@ from coachrl.tasks import load_tasks
 from coachrl.tasks.split import Sets
 from coachrl.text import counted, rounded
 from coachrl.trainers.algorithms import make_algorithm
+from coachrl.trainers.backends.openrlhf.flash_attention import chosen_attention, needs_flash_attn
 from coachrl.trainers.backends.openrlhf.placement import Placement
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
 from coachrl.trainers.schedule import most_episodes
@@ -181,8 +182,18 @@ def opening_lines(config: RunConfig, ready: Prepared, plan: DryRun) -> list[str]
         f"{ready.pipeline.name} on {config.tasks.source}: {len(ready.train_tasks)} training and "
         f"{len(ready.heldout_tasks)} held-out tasks; {', '.join(models)}; {scores}; "
         f"algorithm {config.algorithm.name}",
+        *_attention_line(config),
         *plan.brief_lines(),
     ]
+
+
+def _attention_line(config: RunConfig) -> list[str]:
+    """What `auto` comes to, where the backend has it."""
+    if config.backend != "openrlhf" or config.openrlhf.attention != "auto":
+        return []
+    chosen = chosen_attention("auto")
+    found = "" if needs_flash_attn(chosen) else "not "
+    return [f"openrlhf.attention=auto: {chosen}, since flash-attn is {found}installed"]
 
 
 def warm_start_line(config: RunConfig, pipeline: Pipeline, policies: Mapping[str, PolicyConfig]) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from rich.console import Console
+
 from coachrl.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
         try:
             return runner.run(main())
         except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # of the console: who read what it prints has left
+            if _is_of_console(error):  # who read what it prints has left
                 raise
             raise ConfigError(
                 f"code that the run calls, or a handler of a signal, has ended the program: exit({error})"
@@ -46,6 +48,15 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
         finally:
             if begun:  # else another loop runs in this thread
                 _end_tasks(runner.get_loop(), begun)
+
+
+def _is_of_console(end: SystemExit) -> bool:
+    """Whether a console of Rich ended the program, as it does where nobody reads any more. Code of the user's own may
+    end it for a broken pipe too, of its own making."""
+    place = end.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place is not None and place.tb_frame.f_code is Console.on_broken_pipe.__code__
 
 
 @contextmanager

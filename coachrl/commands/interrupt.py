@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,8 +46,8 @@ def interrupts_acknowledged(what: Callable[[], str]) -> Iterator[None]:
 @contextmanager
 def asked_to_end(end: Callable[[], None], notice: Path | None = None) -> Iterator[None]:
     """A SIGTERM, which schedulers send some time before they end a process, calls `end` in the event loop, and so does
-    the file `notice` when it appears or is written anew. A second SIGTERM does what the first would have done, but for
-    one that comes along with the first."""
+    the file `notice` when it appears or is written anew. A second SIGTERM does at once, whatever keeps the loop busy,
+    what the first would have done, but for one that comes along with the first."""
     watch = asyncio.get_running_loop().create_task(_await_notice(notice, end)) if notice is not None else None
     try:
         with _heeding_sigterm(end):
@@ -79,24 +80,25 @@ def _heeding_sigterm(end: Callable[[], None]) -> Iterator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
-    releases: list[asyncio.TimerHandle] = []
+    first: float | None = None
 
-    def heard() -> None:
-        loop.add_signal_handler(signal.SIGTERM, lambda: None)
-        releases.append(loop.call_later(_TWICE_S, release))
-        end()
-
-    def release() -> None:
-        if loop.remove_signal_handler(signal.SIGTERM):
+    # Not by the loop's own handlers, which wait for the loop: code of the user's own may keep it busy for hours.
+    def heard(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if first is None:
+            first = now
+            loop.call_soon_threadsafe(end)
+        elif now - first >= _TWICE_S:
             signal.signal(signal.SIGTERM, before)
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    loop.add_signal_handler(signal.SIGTERM, heard)
+    signal.signal(signal.SIGTERM, heard)
     try:
         yield
     finally:
-        for later in releases:
-            later.cancel()
-        release()
+        if signal.getsignal(signal.SIGTERM) is heard:
+            signal.signal(signal.SIGTERM, before)
 
 
 def what_stays(config: RunConfig, run: Run) -> str:

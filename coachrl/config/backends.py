@@ -161,7 +161,9 @@ class OpenRLHFConfig(Section):
         True, description="Activations are computed again in the backward pass in place of being kept."
     )
     attention: str = Field(
-        "flash_attention_2", description="The trainers' attention, by its name in transformers, e.g. sdpa."
+        "auto",
+        description="The trainers' attention, by its name in transformers, e.g. sdpa. auto takes flash_attention_2 "
+        "where flash-attn is installed, and else sdpa.",
     )
     micro_batch_tokens: int = Field(
         8192,

@@ -45,11 +45,9 @@ _CAPABILITY = 8.0
 _MEMORY = ("name", "memory.total", "memory.used")  # of a card, as nvidia-smi calls them
 
 
-def diagnose_distributed(
-    main_memory: tuple[float, int] | None = None, attention: str = "flash_attention_2"
-) -> list[Finding]:
+def diagnose_distributed(main_memory: tuple[float, int] | None = None, attention: str = "auto") -> list[Finding]:
     """Every check, in the order in which starting the backend would meet what it checks. main_memory: gigabytes (10^9)
-    that a run is planned to take on all machines together, and its number of GPUs. attention: the trainers'."""
+    that a run is planned to take on all machines together, and its number of GPUs. attention: `openrlhf.attention`."""
     unneeded = not needs_flash_attn(attention) and not has_flash_attn()
     versions = _versions(PINS, _INSTALL_SDPA if unneeded else _INSTALL)
     gpus = _gpus()

@@ -20,6 +20,7 @@ import numpy as np
 from coachrl.config import RunConfig
 from coachrl.sandbox.checks import Finding
 from coachrl.text import error_told
+from coachrl.trainers.backends.openrlhf.flash_attention import needs_flash_attn
 from coachrl.trainers.backends.torch.tiny_random import write_tiny_random
 from coachrl.types import Generation, SamplingParams, TrainSample
 
@@ -62,7 +63,7 @@ def try_hand_over(settings: RunConfig, backend: str, limit_s: float = _LIMIT_S) 
         why = "not tried: it takes a GPU, and torch sees none"
         return Finding("hand-over", True, why, optional=True, skipped=True)
     remedy = "the lines above say what is missing"
-    if backend == "openrlhf":
+    if backend == "openrlhf" and needs_flash_attn(settings.openrlhf.attention):
         remedy += "; openrlhf.attention=sdpa needs no flash-attn"
     with _place(settings) as folder:
         config = _tiny_run(settings, backend, limit_s)

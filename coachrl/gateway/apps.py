@@ -10,7 +10,6 @@ import logging
 import os
 import shlex
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from coachrl.config.choices import check_takes, import_by_path, is_own_doing
 from coachrl.errors import AppFailed, ConfigError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
+from coachrl.temporary import LockedFolder, drop_left
 from coachrl.text import KEY_CHARS, names_secret, one_line, redacted, said, secrets_of
 from coachrl.types import Task
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_RESULT_BYTES = 16 * 2**20
+_PREFIX = "coachrl-app-"
 _DRAIN_S = 5.0
 """How long the rest of what an app has printed may take to be read once it has ended."""
 _ENDING_S = 5.0
@@ -103,11 +104,15 @@ class CommandApp:
         if not self._words:
             raise ConfigError("pipeline.options.command is empty: write it as in python my_app.py {task_file}")
         self._passed = frozenset(passed)
+        self._tidied = False
         self._writes_file = any("{result_file}" in word for word in self._words)
 
     async def play(self, task: Task, endpoint: Endpoint) -> Any:
-        with tempfile.TemporaryDirectory(prefix="coachrl-app-", ignore_cleanup_errors=True) as folder:
-            task_file, result_file = Path(folder) / "task.json", Path(folder) / "result.json"
+        if not self._tidied:
+            self._tidied = True
+            await asyncio.to_thread(drop_left, _PREFIX)
+        with LockedFolder(_PREFIX) as folder:
+            task_file, result_file = Path(folder.path) / "task.json", Path(folder.path) / "result.json"
             told = {  # all but the ground truth
                 "id": task.id,
                 "category": task.category,

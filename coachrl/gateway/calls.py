@@ -33,13 +33,13 @@ class Call:
     role: what the app gave as the model's name. messages: in the form that chat templates take: "role" (system, user,
     assistant, tool) and "content" (always text); an assistant's message may have "tool_calls", each
     `{"id", "type": "function", "function": {"name", "arguments"}}` with the arguments as an object (as text where they
-    are not one); a tool's message has "tool_call_id". tools: schemas of functions,
-    `{"type": "function", "function": {"name", "description", "parameters"}}`. tool_name: the one function that
-    tool_choice "required" asks for; empty where any will do. parallel_tool_calls: whether one reply may ask for
-    several; where not, the app is shown the first alone. n: how many replies. stop: texts that end a reply, and are
-    no part of it. seed, max_tokens, temperature, top_p: None where the app leaves them to the role. logprobs: whether
-    the app wants those of each token. stream: whether it takes the reply in pieces. tell: is given them while the reply
-    is drawn, by engines that can; None where nobody listens.
+    are not one); a tool's message has "tool_call_id"; any may have the "name" of who speaks. tools: schemas of
+    functions, `{"type": "function", "function": {"name", "description", "parameters"}}`. tool_name: the one function
+    that tool_choice "required" asks for; empty where any will do. parallel_tool_calls: whether one reply may ask for
+    several; where not, the app is shown the first alone. n: how many replies. stop: texts that end a reply, and are no
+    part of it. seed, max_tokens, temperature, top_p: None where the app leaves them to the role. logprobs: whether the
+    app wants those of each token. stream: whether it takes the reply in pieces. tell: is given them while the reply is
+    drawn, by engines that can; None where nobody listens.
     """
 
     role: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -192,8 +193,9 @@ def _check_length(call: Call, tokenizer: PolicyTokenizer) -> None:
     """Raises ContextOverflow for a conversation of which the beginning alone is twice as long as the context: to count
     the tokens of some megabytes, which an app may hand over by mistake, holds up everybody for a minute."""
     _check_beginning(_sure_to_be_read(call), call, tokenizer)
-    if sum(len(_thoughts(message)) for message in call.messages) > _LONG_TOKEN_CHARS * 2 * tokenizer.context_length:
-        _check_beginning("".join(_kept_thoughts(call, tokenizer)), call, tokenizer)
+    size = sum(len(text) for message in call.messages for text in _left_out_by_some(message).values())
+    if size > _LONG_TOKEN_CHARS * 2 * tokenizer.context_length:
+        _check_beginning("".join(_kept(call, tokenizer)), call, tokenizer)
 
 
 def _check_beginning(read: str, call: Call, tokenizer: PolicyTokenizer) -> None:
@@ -209,7 +211,7 @@ def _check_beginning(read: str, call: Call, tokenizer: PolicyTokenizer) -> None:
 
 
 def _sure_to_be_read(call: Call) -> str:
-    """What of the call no chat template leaves out, as some do with thoughts of earlier replies."""
+    """What of the call no chat template leaves out."""
     tools = (json.dumps(tool, ensure_ascii=False) for tool in offered(call))
     said = (said_in({**message, "content": _without_thoughts(message)}) for message in call.messages)
     return "".join((*tools, *said))
@@ -224,18 +226,30 @@ def _without_thoughts(message: Mapping[str, Any]) -> str:
     return content.rpartition("</think>")[2] if message["role"] == "assistant" else content
 
 
-def _kept_thoughts(call: Call, tokenizer: PolicyTokenizer) -> list[str]:
-    """The thoughts that the chat template does not leave out: it is asked with a word in the place of each."""
+def _left_out_by_some(message: Mapping[str, Any]) -> dict[str, str]:
+    """What of a message some chat templates leave out: thoughts of earlier replies, and names."""
+    found = {"thoughts": _thoughts(message), "name": str(message.get("name", ""))}
+    return {part: text for part, text in found.items() if text}
+
+
+def _kept(call: Call, tokenizer: PolicyTokenizer) -> list[str]:
+    """What of that this chat template keeps: it is asked with a word in the place of each."""
     said = json.dumps(call.messages, default=str)
-    word = next(word for number in itertools.count() if (word := f"thought{number}x") not in said)
-    marked = [
-        {**message, "content": f"<think>{word}{place}x</think>{_without_thoughts(message)}"}
-        if _thoughts(message)
-        else message
-        for place, message in enumerate(call.messages)
-    ]
+    word = next(word for number in itertools.count() if (word := f"kept{number}x") not in said)
+    texts: list[str] = []
+    marked = []
+    for message in call.messages:
+        changed = dict(message)
+        for part, text in _left_out_by_some(message).items():
+            mark = f"{word}{len(texts)}x"
+            texts.append(text)
+            changed |= (
+                {"name": mark} if part == "name" else {"content": f"<think>{mark}</think>{_without_thoughts(message)}"}
+            )
+        marked.append(changed)
     read = tokenizer.decode(_encoded(replace(call, messages=tuple(marked)), tokenizer, thinking=False))
-    return [_thoughts(message) for place, message in enumerate(call.messages) if f"{word}{place}x" in read]
+    places = {int(place) for place in re.findall(f"{word}([0-9]+)x", read)}
+    return [text for place, text in enumerate(texts) if place in places]
 
 
 def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:

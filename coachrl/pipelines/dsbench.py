@@ -80,8 +80,8 @@ class Handover(Environment):
         return StepResult(await inspect_features(workspace, self.test_rows))
 
     def copy(self) -> Handover:
-        """Itself: it has no state beside the workspace."""
-        return self
+        """It has no state beside the workspace."""
+        return replace(self)
 
     def render(self) -> str:
         return ""

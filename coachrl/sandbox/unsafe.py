@@ -7,13 +7,9 @@ that a process can be given: time, memory and file size of each process, output.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import logging
 import os
 import socket
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +23,12 @@ from coachrl.sandbox.inside import files as inside_files
 from coachrl.sandbox.inside import plain
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.sandbox.inside.supervisor import Report
+from coachrl.temporary import LockedFolder, drop_left
 from coachrl.types import Execution
 
 logger = logging.getLogger(__name__)
 
 _PREFIX = "coachrl-local-unsafe-"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class UnsafeSandbox(Sandbox):
@@ -48,7 +44,7 @@ class UnsafeSandbox(Sandbox):
         """There is nothing to check; it warns, and removes what killed processes left."""
         if not self._warned:
             self._warned = True
-            await asyncio.to_thread(drop_left_folders)
+            await asyncio.to_thread(drop_left, _PREFIX)
             logger.warning(
                 "sandbox local-unsafe isolates NOTHING: code written by a model runs as you, your files and network "
                 "in reach; use it for trusted code only"
@@ -78,9 +74,10 @@ class UnsafeWorkspace(Workspace):
         """Raises SandboxError where it cannot be made."""
         self._sandbox, self._limits = sandbox, sandbox.limits
         try:
-            self.root, self._lock = _locked_folder()
+            self._folder = LockedFolder(_PREFIX)
         except OSError as error:
             raise SandboxError(f"no workspace could be made: {error}") from error
+        self.root = self._folder.path
         self._turn = asyncio.Lock()
         self._closed = False
         sandbox.workspaces.add(self)
@@ -128,9 +125,8 @@ class UnsafeWorkspace(Workspace):
             return
         self._closed = True
         try:
-            await asyncio.to_thread(_remove, self.root)
+            await asyncio.to_thread(self._folder.remove)
         finally:
-            os.close(self._lock)
             self._sandbox.workspaces.discard(self)
 
     def _is_there(self) -> bool:
@@ -139,41 +135,6 @@ class UnsafeWorkspace(Workspace):
 
     def _snapshot(self) -> dict[str, inside_files.Stamp]:
         return inside_files.snapshot(self.root, self._limits.max_files) if self._is_there() else {}
-
-
-def _locked_folder() -> tuple[str, int]:
-    """A new folder, and the file that keeps it locked for as long as this process lives, however that ends. Raises
-    OSError."""
-    while True:
-        folder = tempfile.mkdtemp(prefix=_PREFIX)
-        with contextlib.suppress(FileNotFoundError):  # another process took it for one that was left, and removed it
-            lock = os.open(folder, _FOLDER)
-            with contextlib.suppress(OSError):  # on a file system without locks nobody takes it for left
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.path.lexists(folder):
-                return folder, lock
-            os.close(lock)
-
-
-def drop_left_folders() -> None:
-    """Remove the folders of this user's processes that were killed before they could."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # it is in use, or somebody else's
-            lock = os.open(left, _FOLDER)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(lock).st_uid == os.getuid():
-                    _remove(str(left))
-            finally:
-                os.close(lock)
-
-
-def _remove(root: str) -> None:
-    """With folders that code has locked, or nested more deeply than Python's own removal goes."""
-    subprocess.run(["rm", "-rf", "--", root], stderr=subprocess.DEVNULL)
-    if os.path.lexists(root):
-        subprocess.run(["chmod", "-R", "u+rwx", "--", root], stderr=subprocess.DEVNULL)
-        subprocess.run(["rm", "-rf", "--", root], stderr=subprocess.DEVNULL)
 
 
 async def _execute(code: str, root: str, limits: Limits) -> Report:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coachrl.commands.dry_run import _disk_gb, _memory_gb, _size, check_disk, make_dry_run
+from coachrl.commands.dry_run import _attention_line, _disk_gb, _memory_gb, _size, check_disk, make_dry_run
 from coachrl.commands.gpu_estimates import GpuEstimates
 from coachrl.config import PolicyConfig, load_config
 from coachrl.errors import ConfigError
@@ -168,3 +168,17 @@ def test_the_time_is_foretold_by_the_last_run_of_the_same_team_and_size(tmp_path
     assert plan_of(tmp_path, "train.steps=5", sizes[0], "train.group_size=3").seconds == 5 * 15 * 3
     for other in ("pipeline.max_new_tokens=5", "model=somebody/else", "policies.verifier.trainable=false"):
         assert plan_of(tmp_path, *sizes, other).seconds is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "installed", "told"),
+    [
+        (["backend=openrlhf"], True, ["openrlhf.attention=auto: flash_attention_2, since flash-attn is installed"]),
+        (["backend=openrlhf"], False, ["openrlhf.attention=auto: sdpa, since flash-attn is not installed"]),
+        (["backend=openrlhf", "openrlhf.attention=sdpa"], False, []),
+        ([], False, []),
+    ],
+)
+def test_a_run_says_which_attention_it_takes_where_nobody_chose(monkeypatch, settings, installed, told):
+    monkeypatch.setattr("coachrl.trainers.backends.openrlhf.flash_attention.has_flash_attn", lambda: installed)
+    assert _attention_line(load_config(None, settings)) == told

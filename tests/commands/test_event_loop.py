@@ -1,11 +1,14 @@
 """What users' own code does to the event loop that a command runs in."""
 
 import asyncio
+import errno
+import io
 import os
 import signal
 import sys
 
 import pytest
+from rich.console import Console
 
 from coachrl.commands import event_loop
 from coachrl.commands.event_loop import run_in_loop
@@ -16,6 +19,16 @@ LONG_S = 60.0
 
 def ends_the_program():
     asyncio.get_running_loop().call_soon(sys.exit, 3)
+
+
+def ends_the_program_for_a_pipe_of_its_own():
+    def leave():
+        try:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        except BrokenPipeError:
+            sys.exit(5)
+
+    asyncio.get_running_loop().call_soon(leave)
 
 
 def stops_the_loop():
@@ -31,6 +44,7 @@ def cancels_every_task():
     ("does", "said"),
     [
         (ends_the_program, r"has ended the program: exit\(3\)$"),
+        (ends_the_program_for_a_pipe_of_its_own, r"has ended the program: exit\(5\)$"),
         (stops_the_loop, "has stopped the event loop$"),
         (cancels_every_task, "has cancelled tasks that are not its own$"),
     ],
@@ -49,6 +63,21 @@ def test_what_ends_the_loop_is_one_line_and_the_work_ends_in_its_own_time(does, 
     with pytest.raises(ConfigError, match=said):
         run_in_loop(work())
     assert ended == [True]
+
+
+def test_a_console_that_nobody_reads_ends_the_program(monkeypatch, tmp_path):
+    class Unread(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    async def work():
+        Console(file=Unread()).print("words")
+
+    with (tmp_path / "stdout").open("w") as stdout:  # which the console turns away
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with pytest.raises(SystemExit) as ended:
+            run_in_loop(work())
+    assert ended.value.code == 1
 
 
 def test_a_task_that_does_not_end_does_not_hold_up_the_end(monkeypatch, caplog):

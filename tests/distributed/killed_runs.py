@@ -46,7 +46,7 @@ def what_it_started(pid, *_):
 
 def last_trainer(backend, *_):
     """It stands still until then, so that what is under way cannot end before."""
-    [trainer] = backend._trainers.values()
+    [trainer] = backend.processes.trainers.values()
     pid = ray.get(trainer.handles[-1].__ray_call__.remote(lambda actor: os.getpid()))
     os.kill(pid, signal.SIGSTOP)
     return partial(os.kill, pid, signal.SIGKILL)

@@ -42,7 +42,7 @@ def frozen_digest(actor):
 
 
 def on_each_rank(backend, function):
-    return answers(backend._trainers["solver"].call(function), "asking the trainers", 600)
+    return answers(backend.processes.trainers["solver"].call(function), "asking the trainers", 600)
 
 
 def step(backend, samples):
@@ -66,7 +66,7 @@ def references(backend, samples):
 
 def test_adapters_train_and_reach_the_engine_while_their_base_stays_bit_for_bit(backend):
     """Unequal numbers of samples over the ranks. No second model is in memory for the reference."""
-    assert backend._trainers["solver"].references is None and not backend.placement.policies[0].references
+    assert backend.processes.trainers["solver"].references is None and not backend.placement.policies[0].references
     base = on_each_rank(backend, frozen_digest)
     assert base[0] == base[1]
     samples = fresh(backend, "solver", 7)

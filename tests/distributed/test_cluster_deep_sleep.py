@@ -45,9 +45,9 @@ def gap_to_trainer(backend, samples):
 
 def test_the_first_replies_of_a_run_come_from_weights_that_were_sent(backend, events):
     """Engines slept while the trainers started."""
-    assert backend._engines["coder"].lacks_weights and not backend._engines["judge"].lacks_weights
+    assert backend.processes.engines["coder"].lacks_weights and not backend.processes.engines["judge"].lacks_weights
     samples = fresh(backend, "coder", 8)
-    assert set(events()) == {"weights"} and not backend._engines["coder"].lacks_weights
+    assert set(events()) == {"weights"} and not backend.processes.engines["coder"].lacks_weights
     assert gap_to_trainer(backend, samples) < SAME
     assert draw(backend, "judge", 2)[1], "which kept its own"
 
@@ -66,7 +66,7 @@ def test_engines_that_slept_for_an_update_hold_what_it_made(backend):
         before = fresh(backend, "coder", 8, 3 + step)
         assert backend.update({"coder": before})["sampler_trainer_logprob_gap/coder"] < SAME
         backend.sync_weights()
-        assert not backend._engines["coder"].lacks_weights
+        assert not backend.processes.engines["coder"].lacks_weights
     assert gap_to_trainer(backend, before) > MOVED
     assert gap_to_trainer(backend, fresh(backend, "coder", 8, 5)) < SAME
 
@@ -76,7 +76,7 @@ def test_a_checkpoint_that_is_loaded_reaches_engines_that_slept(backend, tmp_pat
     kept = fresh(backend, "coder", 8, 6)
     backend.update({"coder": kept})
     backend.load(tmp_path)
-    assert not backend._engines["coder"].lacks_weights
+    assert not backend.processes.engines["coder"].lacks_weights
     assert gap_to_trainer(backend, fresh(backend, "coder", 8, 9)) < SAME
     assert gap_to_trainer(backend, kept) < SAME
 
@@ -89,11 +89,11 @@ def test_an_engine_that_dies_asleep_or_awake_is_replaced_by_one_that_is_sent_wei
 
     samples = fresh(backend, "coder", 8, 10)
     assert gap_to_trainer(backend, samples) < SAME
-    ray_cluster.kill(backend._engines["coder"].handles[0])  # asleep
+    ray_cluster.kill(backend.processes.engines["coder"].handles[0])  # asleep
     take_step(samples)
     assert gap_to_trainer(backend, fresh(backend, "coder", 8, 11)) < SAME
     take_step(fresh(backend, "coder", 8, 12))
-    ray_cluster.kill(backend._engines["coder"].handles[0])  # awake
+    ray_cluster.kill(backend.processes.engines["coder"].handles[0])  # awake
     assert gap_to_trainer(backend, fresh(backend, "coder", 8, 13)) < SAME
 
 
@@ -102,13 +102,13 @@ def test_an_update_that_is_refused_leaves_no_engine_without_weights(backend):
     broken[0].advantages_L[:] = np.nan
     with pytest.raises(BackendError, match="not finite"):
         backend.update({"coder": broken})
-    assert backend._engines["coder"].lacks_weights
+    assert backend.processes.engines["coder"].lacks_weights
     assert gap_to_trainer(backend, fresh(backend, "coder", 8, 8)) < SAME
 
 
 def test_an_engine_that_was_sent_nothing_cannot_generate(backend, ray_cluster):
     """The ledger sees it, as a GPU would not."""
-    pool, begin = backend._engines["coder"], len(ledger.read())
+    pool, begin = backend.processes.engines["coder"], len(ledger.read())
     backend.with_trainer_logprobs({"coder": fresh(backend, "coder", 4, 40)})
     with pytest.raises(ValueError, match="engines of policy coder threw their weights away and were sent none"):
         pool.wake()

@@ -25,7 +25,7 @@ def test_policies_that_share_gpus_have_engines_on_different_ones_and_one_optimiz
 ):
     begin = len(ledger.read())
     both = start("coder", "judge", colocate=True, sleep=True, engines=None, gpus=2)
-    handles = [handle for pool in both._engines.values() for handle in pool.handles]
+    handles = [handle for pool in both.processes.engines.values() for handle in pool.handles]
     assert len(handles) == 2
     assert len(set(ray_cluster.get([handle.__ray_call__.remote(gpu_of) for handle in handles]))) == 2
     for step in range(2):
@@ -59,7 +59,7 @@ def test_nobody_keeps_memory_that_an_engine_needs_to_wake(backend):
 def test_an_engine_that_dies_asleep_is_replaced_and_all_get_weights_once_they_are_awake(backend, ray_cluster):
     samples = fresh(backend, "solver", 8, 3)
     backend.with_reference({"solver": samples})  # puts engines to sleep
-    ray_cluster.kill(backend._engines["solver"].handles[0])
+    ray_cluster.kill(backend.processes.engines["solver"].handles[0])
     take_step(backend, samples)
     assert take_step(backend, fresh(backend, "solver", 8, 4))["sampler_trainer_logprob_gap/solver"] < 0.01
 
@@ -73,7 +73,7 @@ def updated(backend):
 
 async def test_others_go_on_while_an_engine_is_replaced_and_one_that_gives_up_does_not_end_it(updated, ray_cluster):
     backend = updated
-    pool = backend._engines["solver"]
+    pool = backend.processes.engines["solver"]
     before = pool.replaced
     ray_cluster.kill(pool.handles[1])
     while not pool.dead():  # who asks for a mend has found it dead

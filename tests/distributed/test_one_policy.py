@@ -72,7 +72,7 @@ def logprobs_of_torch(backend, samples):
 
 
 def logprobs_of_openrlhf(backend, samples):
-    trainer = backend._trainers["solver"]
+    trainer = backend.processes.trainers["solver"]
     return np.concatenate(trainer.trainer_logprobs(samples))
 
 
@@ -103,7 +103,7 @@ def test_an_engine_batches_as_its_settings_say(backend):
         found = engine.llm.vllm_config.scheduler_config
         return found.max_num_seqs, found.max_num_batched_tokens
 
-    asked = [handle.__ray_call__.remote(limits) for handle in backend._engines["solver"].handles]
+    asked = [handle.__ray_call__.remote(limits) for handle in backend.processes.engines["solver"].handles]
     assert answers(asked, "asking the engines", 60) == [(MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS)]
 
 
@@ -116,7 +116,7 @@ def test_forty_steps_raise_the_reward(backend):
 @pytest.fixture
 def magrpo(backend):
     """The same backend with another loss, which stays: what needs it comes last."""
-    trainer = backend._trainers["solver"]
+    trainer = backend.processes.trainers["solver"]
     trainer._loss = "policy_gradient"
     return backend
 

@@ -155,10 +155,12 @@ async def test_a_worker_whose_episode_takes_long_is_left_alone(context, specs, w
 
 
 async def test_an_engine_that_dies_is_replaced_for_all_workers(context, specs, backend, ray_cluster):
-    backend._replaced.clear()
+    backend.processes._replaced.clear()
     replaced, killed = backend.engines()[0]["team"].replaced, []
 
-    process = ray_cluster.get(backend._engines["team"].handles[0].__ray_call__.remote(lambda actor: os.getpid()))
+    process = ray_cluster.get(
+        backend.processes.engines["team"].handles[0].__ray_call__.remote(lambda actor: os.getpid())
+    )
     [core] = [child for child in psutil.Process(process).children() if "EngineCore" in " ".join(child.cmdline())]
 
     def kill_engine(request):

@@ -32,7 +32,7 @@ def references(backend, samples):
 
 def test_shared_references_know_what_a_policys_own_would_also_after_updates_and_a_resume(backend, tmp_path):
     assert [placed.references for placed in backend.placement.policies] == [2, 0, 2]
-    assert len(backend._references) == 2
+    assert len(backend.processes.references) == 2
     samples = fresh(backend, "solver", 7)
     of_all = dict.fromkeys((*ALIKE, "judge"), samples)
     before = references(backend, of_all)
@@ -64,7 +64,8 @@ def test_threads_that_ask_for_several_policies_are_heard_in_one_order_by_all_ran
         found = list(threads.map(lambda policy: references(backend, {policy: samples[policy]}), ALIKE * 12))
     assert all((logprobs == alone[policy]).all() for each in found for policy, logprobs in each.items())
     [shared] = {
-        id(backend._trainers[policy].references): backend._trainers[policy].references for policy in ALIKE
+        id(backend.processes.trainers[policy].references): backend.processes.trainers[policy].references
+        for policy in ALIKE
     }.values()
     first, second = answers(shared.call(lambda actor: actor.asked), "asking for the order", 60)
     assert first == second and len(first) == 24 and len(set(first)) == 2
@@ -78,10 +79,10 @@ def test_apart_from_engines_they_sit_beside_the_first_policys_trainers(start, ra
         return os.environ["CUDA_VISIBLE_DEVICES"]
 
     apart = start(*ALIKE, gpus=1, keep_reference=True)
-    [of_all] = apart._references.values()
+    [of_all] = apart.processes.references.values()
     places = [
         answers(calling(gpu), "asking for GPUs", 60)
-        for calling in (of_all.call, *(apart._trainers[policy].call for policy in ALIKE))
+        for calling in (of_all.call, *(apart.processes.trainers[policy].call for policy in ALIKE))
     ]
     assert places[0] == places[1] != places[2]
     samples = {policy: fresh(apart, policy, 4) for policy in ALIKE}

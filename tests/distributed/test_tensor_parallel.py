@@ -31,7 +31,7 @@ def test_an_engine_over_two_gpus_draws_as_trainers_compute_and_is_sent_weights_i
     engine_args["distributed_executor_backend"] = "openrlhf_cpu_ray.BookedGpus"
     shape = {"gpus": 2, "tensor_parallel": 2, "zero_stage": 3, "micro_batch_tokens": 64, "engine_args": engine_args}
     backend = start("solver", colocate=True, sleep=True, sleep_level=2, keep_reference=True, **shape)
-    [engine] = backend._engines["solver"].handles
+    [engine] = backend.processes.engines["solver"].handles
     assert answers([engine.__ray_call__.remote(settings_of)], "asking the engine", 60) == [(2, "0,1", "0.3333")]
     first = fresh(backend, "solver", 8)
     for step in range(2):

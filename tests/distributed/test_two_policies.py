@@ -88,7 +88,7 @@ def test_a_rank_without_a_sample_keeps_step_with_the_other(backend):
 
 def test_minibatches_and_epochs_take_a_step_each(backend, monkeypatch):
     """Five samples in minibatches of two: from the second step on the ratio is not one, and the clip holds it."""
-    trainer = backend._trainers["solver"]
+    trainer = backend.processes.trainers["solver"]
     train = trainer.config.train.model_copy(update={"ppo_mini_batch_size": 2, "ppo_epochs": 2})
     monkeypatch.setattr(trainer, "config", trainer.config.model_copy(update={"train": train}))
     steps = list(optimizer_steps(samples := fresh(backend, "solver", 5, 8), train, "ppo", np.random.permutation))
@@ -168,11 +168,11 @@ def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_c
     backend.update({"verifier": fresh(backend, "verifier", 4, 20)})
     backend.sync_weights()
     before = draw(backend, "verifier", 4, 21)[1]
-    ray_cluster.kill(backend._engines["verifier"].handles[0])
+    ray_cluster.kill(backend.processes.engines["verifier"].handles[0])
     after = draw(backend, "verifier", 4, 21)[1]
     assert share_of_equal(after, before) >= 0.5
     samples = fresh(backend, "verifier", 4, 22)
-    ray_cluster.kill(backend._engines["verifier"].handles[0])
+    ray_cluster.kill(backend.processes.engines["verifier"].handles[0])
     with pytest.raises(EngineLost, match="died for the second time in one step"):
         draw(backend, "verifier", 4, 23)
     backend.update({"verifier": samples})
@@ -187,7 +187,7 @@ def test_an_engine_that_dies_is_replaced_with_the_trained_weights(backend, ray_c
 
 
 def test_an_engine_whose_weights_are_garbage_is_replaced_with_the_trained_weights(backend, ray_cluster):
-    handle = backend._engines["solver"].handles[0]
+    handle = backend.processes.engines["solver"].handles[0]
 
     def spoil(actor):
         loop = actor._listener._serving.get_loop()
@@ -196,7 +196,7 @@ def test_an_engine_whose_weights_are_garbage_is_replaced_with_the_trained_weight
     draw(backend, "solver", 1)  # it listens then
     ray_cluster.get(handle.__ray_call__.remote(spoil))
     samples = fresh(backend, "solver", 4, 26)
-    assert backend._engines["solver"].handles[0] is not handle
+    assert backend.processes.engines["solver"].handles[0] is not handle
     assert backend.update({"solver": samples})["sampler_trainer_logprob_gap/solver"] < 0.01
     backend.sync_weights()
 
@@ -216,12 +216,12 @@ def test_a_trainer_that_does_not_answer_is_named(backend, ray_cluster, monkeypat
     samples = {"verifier": fresh(backend, "verifier", 4, 30)}
     monkeypatch.setattr(backend, "_limit_s", 5.0)
     with (
-        stopped(ray_cluster, backend._trainers["verifier"].handles[1]),
+        stopped(ray_cluster, backend.processes.trainers["verifier"].handles[1]),
         pytest.raises(BackendError, match=r"training policy verifier took longer than 5 s; no answer from .*trainer 1"),
     ):
         backend.update(samples)
     monkeypatch.undo()
-    answers(backend._trainers["verifier"].call(lambda actor: None), "the end of what was given up", 600)
+    answers(backend.processes.trainers["verifier"].call(lambda actor: None), "the end of what was given up", 600)
     backend._changed.add("verifier")
     backend.sync_weights()
 
@@ -229,7 +229,7 @@ def test_a_trainer_that_does_not_answer_is_named(backend, ray_cluster, monkeypat
 async def test_an_engine_that_does_not_answer_is_named(backend, ray_cluster, monkeypatch):
     monkeypatch.setattr(backend._sampler._lines["solver"], "timeout_s", 5.0)
     with (
-        stopped(ray_cluster, backend._engines["solver"].handles[0]),
+        stopped(ray_cluster, backend.processes.engines["solver"].handles[0]),
         pytest.raises(EngineLost, match="engine 0 of policy solver has not answered a request for 5 s"),
     ):
         await backend.generate("solver", [3, 4, 5], SamplingParams(4))
@@ -259,10 +259,10 @@ def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
 def test_an_advantage_that_is_not_a_number_is_named_before_a_step_is_taken_and_leaves_nothing(backend):
     samples = fresh(backend, "verifier", 4, 40)
     samples[2].advantages_L[1] = np.nan
-    before = _steps_taken(backend._trainers["verifier"])
+    before = _steps_taken(backend.processes.trainers["verifier"])
     why = r"a gradient is not finite, so no step .* \(action verifier/2: nan is its advantage\)"
     with pytest.raises(BackendError, match=f"training policy verifier failed: .*{why}"):
         backend.update({"verifier": samples})
-    assert _steps_taken(backend._trainers["verifier"]) == before
+    assert _steps_taken(backend.processes.trainers["verifier"]) == before
     samples[2].advantages_L[1] = 1.0
     assert np.isfinite(backend.update({"verifier": samples})["grad_norm/verifier"])

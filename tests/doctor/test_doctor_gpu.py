@@ -32,9 +32,14 @@ def test_doctor_wants_what_the_extra_pins():
     assert all(pin.startswith("==") for pin in pinned.values())
 
 
-def test_the_page_installs_without_flash_attn_what_openrlhf_imports():
+def page_lines(after):
+    """What the first block of shell after these words says to type."""
     page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-    assert "pip install '.[openrlhf-sdpa,llm]'\n" + INSTALL_SDPA[2] in page
+    return page.partition(after)[2].partition("```bash\n")[2].partition("```")[0].splitlines()
+
+
+def test_the_page_installs_without_flash_attn_what_openrlhf_imports():
+    assert page_lines("**More cards.**")[:3] == [INSTALL_SDPA[0], "pip install '.[openrlhf-sdpa,llm]'", INSTALL_SDPA[2]]
     assert INSTALL_SDPA[1] == "pip install 'coachrl[openrlhf-sdpa,llm]'"
     assert INSTALL_SDPA[2] == f"pip install --no-deps openrlhf=={PINS['openrlhf']}"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -61,8 +66,7 @@ def test_the_cpu_constraints_hold_the_same_versions():
 
 def test_the_page_installs_what_is_pinned_in_the_order_in_which_it_can_be_built():
     """flash-attn's build imports torch and its tools and names none of them; nothing else is built against them."""
-    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-    lines = page.partition("**More cards.**")[2].partition("```bash\n")[2].partition("```")[0].splitlines()[:3]
+    lines = [page_lines("**More cards.**")[0], *page_lines("**With flash-attn.**")]
     assert lines == [*INSTALL[:2], "pip install '.[openrlhf,llm]'"]
     first, second, third = (line.partition("pip install ")[2].split() for line in lines)
     assert {Requirement(tool).name for tool in first} >= {
@@ -142,7 +146,7 @@ def test_the_smallest_card_is_the_one_that_must_hold_a_run(tmp_path, monkeypatch
 
 
 def test_every_lack_comes_with_what_to_do():
-    findings = diagnose_distributed()
+    findings = diagnose_distributed(attention="flash_attention_2")
     names = [finding.name for finding in findings]
     assert names[: 1 + len(PINS)] == ["linux", *PINS]
     assert {"nccl", "nvcc", "flash-attn loads", "shared memory"} <= set(names)
@@ -157,7 +161,7 @@ def test_flash_attn_is_needed_by_its_own_attention_alone(monkeypatch):
     monkeypatch.setattr("coachrl.doctor.gpu.has_flash_attn", lambda: False)
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     monkeypatch.setattr("coachrl.doctor.gpu.installed", lambda package: None)
-    for attention, optional in (("flash_attention_2", False), ("sdpa", True)):
+    for attention, optional in (("flash_attention_2", False), ("sdpa", True), ("auto", True)):
         found = {finding.name: finding for finding in diagnose_distributed(attention=attention)}
         for name in ("flash-attn", "flash-attn loads"):
             assert (found[name].ok, found[name].optional) == (False, optional)

@@ -129,7 +129,9 @@ asyncio.run(CommandApp(sys.argv[1], ()).play(Task("t", "c", "p"), Endpoint("http
 
 async def test_a_command_ends_with_a_run_that_is_killed(tmp_path):
     (tmp_path / "app.sh").write_text('sleep 1000 & echo "$! $$" > pids.tmp; mv pids.tmp pids; wait')
-    run = subprocess.Popen([sys.executable, "-c", KILLED, "sh app.sh"], cwd=tmp_path)
+    (places := tmp_path / "tmp").mkdir()
+    environment = {**os.environ, "TMPDIR": str(places)}
+    run = subprocess.Popen([sys.executable, "-c", KILLED, "sh app.sh"], cwd=tmp_path, env=environment)
     pids = tmp_path / "pids"
     try:
         await wait_until(pids.exists)
@@ -139,6 +141,10 @@ async def test_a_command_ends_with_a_run_that_is_killed(tmp_path):
         run.kill()
         run.wait()
     await wait_until(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
+    [left] = places.iterdir()
+    assert left.name.startswith("coachrl-app-") and {path.name for path in left.iterdir()} == {"task.json"}
+    subprocess.run([sys.executable, "-c", KILLED, "echo done"], cwd=tmp_path, env=environment, check=True)
+    assert not list(places.iterdir()), "the next run tidies up"
 
 
 async def test_a_guard_that_somebody_ends_takes_nothing_with_it(app):

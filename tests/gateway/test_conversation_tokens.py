@@ -321,6 +321,29 @@ def test_thoughts_that_the_template_leaves_out_are_not_counted():
     assert tokenizer.given < 100
 
 
+class NamingTokenizer(CountingTokenizer):
+    """Its template writes who speaks."""
+
+    def encode_chat(self, messages, thinking=False, tools=()):
+        named = [{**message, "content": f"{message.get('name', '')}:{message['content']}"} for message in messages]
+        return super().encode_chat(named)
+
+
+class NamingToolTokenizer(NamingTokenizer):
+    knows_tools = True
+
+
+def test_long_names_are_measured_where_the_template_reads_them_and_nowhere_else():
+    messages = ({**user("a"), "name": "Ann"}, {**user("b"), "name": LONG}, {**user("c"), "name": LONG})
+    tokenizer = NamingToolTokenizer()
+    with pytest.raises(ContextOverflow, match="has more than 1600 tokens"):
+        Conversations().prompt(Call("planner", messages), tokenizer)
+    assert tokenizer.given < 2000
+    for unread in (NamingTokenizer(), CountingTokenizer()):  # a template that knows no tools is given no names
+        Conversations().prompt(Call("planner", messages), unread)
+        assert unread.given < 200
+
+
 def test_of_long_thoughts_that_the_template_keeps_the_beginning_alone_is_read():
     """A body of tags alone kept everybody waiting for twenty seconds, and took gigabytes."""
     for thought in (THOUGHT, {"role": "assistant", "content": TAG * 100_000}):

@@ -137,3 +137,24 @@ async def test_a_second_signal_that_comes_with_the_first_says_nothing_more(monke
         assert asked == [1, 1]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+async def test_a_second_signal_does_not_wait_for_code_that_keeps_the_loop_busy(monkeypatch):
+    class Ended(Exception):
+        pass
+
+    def end(*_):
+        raise Ended
+
+    monkeypatch.setattr(interrupt, "_TWICE_S", 0.0)
+    asked, before = [], signal.signal(signal.SIGTERM, end)
+    try:
+        with interrupt.asked_to_end(lambda: asked.append(1)):
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(Ended):
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert asked == [], "the first one waits for the loop"
+            await asyncio.sleep(0)
+        assert asked == [1] and signal.getsignal(signal.SIGTERM) is end
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -37,12 +37,13 @@ class Environment(ABC):
         agent is told of and paid for."""
 
     def copy(self) -> Self:
-        """An independent copy. An environment that does not define this method cannot be sampled as a tree."""
+        """An independent copy: what is done to it leaves this one as it is. An environment that does not define this
+        method cannot be sampled as a tree."""
         raise NotImplementedError(f"{type(self).__name__} has no copy()")
 
     @abstractmethod
     def render(self) -> str:
-        """The state as text, for prompts and for people."""
+        """The state as text, for prompts and for people: the same text as long as the state is the same."""
 
 
 class CurrentWorkspace(Workspace):
@@ -93,11 +94,28 @@ class TeamState:
         return replace(action, result=step.text, rendering=step.rendering, reward=step.reward)
 
     async def branch(self) -> TeamState:
-        """A copy to try one candidate in."""
+        """A copy to try one candidate in. Raises ConfigError where the environment's `copy` gives no other one."""
         environment = self.environment
         if environment is not None:  # first, since what it raises would leave a copy of the workspace behind
-            environment = checked_environment(environment.copy(), f"environment {type(environment).__name__}: copy()")
+            environment = _checked_copy(environment)
         return TeamState(await self.workspace.copy() if self.workspace is not None else None, environment)
+
+    def rendered(self) -> str | None:
+        """The environment as text; None where there is none, or it cannot be drawn."""
+        try:
+            return None if self.environment is None else self.environment.render()
+        except NotImplementedError:  # it need not be, where no prompt shows it
+            return None
+
+    def check_unmoved(self, before: str | None) -> None:
+        """Raises ConfigError where the environment is no longer drawn as `before`, though only copies of it were acted
+        on since: every candidate would be paid for what the others did too."""
+        after = self.rendered()
+        if after != before and after == self.rendered():  # one that is drawn otherwise each time tells nothing
+            raise ConfigError(
+                f"environment {type(self.environment).__name__}: copy() shares its state: an action on copies changed "
+                f"the original from {brief(before)} to {brief(after)}; copy what apply() changes, as copy.deepcopy does"
+            )
 
     async def close(self) -> None:
         if self.workspace is not None:
@@ -112,6 +130,15 @@ def checked_environment(environment: object, who: str) -> Environment:
     if not isinstance(environment, Environment):
         raise ConfigError(f"{who} gave {brief(environment)}, where it must be an Environment")
     return environment
+
+
+def _checked_copy(environment: Environment) -> Environment:
+    """A copy of an environment of one's own. Raises ConfigError where it is none, or the environment itself."""
+    who = f"environment {type(environment).__name__}: copy()"
+    copied = checked_environment(environment.copy(), who)
+    if copied is environment:
+        raise ConfigError(f"{who} gave the environment itself, where it must be another one: copy.deepcopy makes one")
+    return copied
 
 
 def _checked_step(step: object, who: str) -> StepResult:

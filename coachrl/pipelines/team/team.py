@@ -193,7 +193,9 @@ class Team:
             replies = await together(draw((number,)) for number in range(tree.candidates))
             for _ in replies:
                 branches.append(await self._state.branch())
+            before = self._state.rendered()
             played = await together(play(reply, branch) for reply, branch in zip(replies, branches, strict=True))
+            self._state.check_unmoved(before)
             chosen = await self._choose(agent.role, played, tree)
             # What was the state until now takes the chosen branch's place, and is closed with the other branches.
             branches[chosen.candidate], self._state = self._state, branches[chosen.candidate]

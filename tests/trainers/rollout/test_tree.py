@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import copy
+import itertools
 
 import pytest
 
@@ -238,6 +240,73 @@ def test_a_world_that_cannot_be_copied_or_is_not_there_is_refused():
     pipeline.environment = None
     with pytest.raises(ConfigError, match="no environment that rewards"):
         check_rewards(config, pipeline)
+
+
+class Itself(Sum):
+    def copy(self):
+        return self
+
+
+class OneList(Sum):
+    """A copy that is another object, and holds the same list."""
+
+    def __init__(self, numbers=None):
+        self.numbers = [] if numbers is None else numbers
+
+    value = property(lambda self: sum(self.numbers))
+
+    async def apply(self, action, workspace):
+        self.numbers.append(int(action.text))
+        return StepResult("", Reward(float(self.value), 0.0))
+
+    def copy(self):
+        return copy.copy(self)
+
+
+class Undrawn(Sum):
+    def copy(self):
+        return Undrawn(self.value)
+
+    def render(self):
+        raise NotImplementedError
+
+
+class Timed(Undrawn):
+    ticks = itertools.count()
+
+    def render(self):
+        return f"{self.value} after {next(self.ticks)} s"
+
+
+class InWorld(Adders):
+    """`Adders` in an environment that it is given, whose drawing no prompt shows."""
+
+    def __init__(self, world):
+        super().__init__()
+        self.world = world
+
+    async def run(self, task, team, workspace):
+        team.environment = self.world()
+        for agent in (team.first, team.second):
+            await agent.act(state="?")
+        return Outcome(True, {"sum": float(team.environment.value)})
+
+
+@pytest.mark.parametrize(
+    ("world", "words"),
+    [
+        (Itself, r"environment Itself: copy\(\) gave the environment itself, where it must be another one"),
+        (OneList, r"environment OneList: copy\(\) shares its state: .* changed the original from '0' to '4'"),
+    ],
+)
+async def test_a_copy_that_shares_its_state_ends_the_run(world, words):
+    with pytest.raises(ConfigError, match=words):
+        await play(scripted(["1", "3"]), candidates=2, pipeline=InWorld(world))
+
+
+@pytest.mark.parametrize("world", [Sum, Undrawn, Timed])
+async def test_a_copy_of_its_own_is_taken_however_it_is_drawn(world):
+    assert (await play(scripted(["1", "3"]), candidates=2, pipeline=InWorld(world))).outcome.metrics["sum"] == 6.0
 
 
 COACH_TREE = ["sampling.scheme=tree", "algorithm.name=at_grpo", "coach.evidence.ground_truth=none"]

@@ -6,6 +6,7 @@ from types import SimpleNamespace as Tree
 
 from coachrl.config import RunConfig
 from coachrl.trainers.backends.base import ADAM_BETAS
+from coachrl.trainers.backends.openrlhf.flash_attention import chosen_attention
 from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 
 
@@ -91,7 +92,7 @@ def _deepspeed(config: RunConfig) -> Tree:
         zero_stage=given.zero_stage,
         adam_offload=given.adam_offload,
         enable_sleep=config.openrlhf.sleeps,
-        attn_implementation=given.attention,
+        attn_implementation=chosen_attention(given.attention),
         experts_implementation=None,
         param_dtype="bf16",
         grad_accum_dtype="fp32",  # a sum of many micro-batches in bfloat16 loses its last terms

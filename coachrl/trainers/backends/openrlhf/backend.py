@@ -8,20 +8,16 @@ them to sleep for log-probabilities and training, one policy after another; wake
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError, CheckpointError, ClusterLost, ConfigError, EngineLost, ProcessLost
@@ -29,30 +25,26 @@ from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.backends.base import Samples, require_finite, weighs, with_logprobs
 from coachrl.trainers.backends.openrlhf import flash_attention
-from coachrl.trainers.backends.openrlhf.bindings import ReferenceModelActor
-from coachrl.trainers.backends.openrlhf.cluster import answers, connect, free_resources, in_time, release
-from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement, plan_placement
-from coachrl.trainers.backends.openrlhf.ranks import Ranks
-from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
+from coachrl.trainers.backends.openrlhf.cluster import answers, free_resources
+from coachrl.trainers.backends.openrlhf.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.processes import Processes
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.openrlhf.saved_state import SavedState
-from coachrl.trainers.backends.openrlhf.seats import check_machines, take_seats
+from coachrl.trainers.backends.openrlhf.seats import check_machines
 from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
-from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
 from coachrl.trainers.backends.torch.loss import Loss
 from coachrl.trainers.backends.torch.models import check_brings_no_code, copy_tokenizer
 from coachrl.trainers.backends.torch.policy import reference_kl
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
-log = logging.getLogger(__name__)
-
 
 class OpenRLHFBackend:
     """Every policy has its own engines, trainers and, where `keep_reference` is set, frozen initial weights: a process
     of their own, or the model under the adapter that is trained.
 
-    tokenizers: by policy, with the context length that the run allows.
+    tokenizers: by policy, with the context length that the run allows. processes: all that runs, on the GPUs that
+    `placement` gives each.
     """
 
     def __init__(
@@ -71,7 +63,7 @@ class OpenRLHFBackend:
         ConfigError where the placement does not fit the cluster, and BackendError where something does not start;
         nothing is left running then."""
         flash_attention.require_flash_attn(config.openrlhf.attention)
-        self.config, self._loss, self._keeps_reference = config, loss, keep_reference
+        self.config, self._keeps_reference = config, keep_reference
         self.tokenizers = {policy: ChatTokenizer(model) for policy, model in models.items()}
         for tokenizer in self.tokenizers.values():
             check_brings_no_code(tokenizer.folder)
@@ -88,20 +80,14 @@ class OpenRLHFBackend:
             models=models,
         )
         self._updates = 0
-        self._engines: dict[str, EngineGroup] = {}
-        self._trainers: dict[str, TrainerGroup] = {}
-        self._references: dict[str, Ranks] = {}  # by the policy beside whose trainers they sit
         self._changed: set[str] = set()
-        self._replaced: dict[str, int] = {}  # policy -> number of updates when its engines were last replaced
         self._mending: dict[str, asyncio.Task[None]] = {}  # policy -> the replacement that is under way
-        self._reserved: list[PlacementGroup] = []
-        self._connected = connect(config.openrlhf.ray_address)
-        self._watch = ClusterWatch(ray.get_runtime_context().gcs_address)
+        self.processes = Processes(config, self.placement, self.tokenizers, loss)
         try:
             if not wait_for_gpus:
                 self.placement.check(*free_resources())
                 check_machines(self.placement)
-            self._start()
+            self.processes.start(self._sampler.use)
         except BaseException:  # Ctrl-C, too, leaves no actor and no reservation behind
             self.close()
             raise
@@ -109,7 +95,7 @@ class OpenRLHFBackend:
     def is_lost(self) -> bool:
         """Whether the cluster is gone, once that is known: a head that does not answer is waited for."""
         try:
-            self._watch.wait()
+            self.processes.watch.wait()
         except ClusterLost:
             return True
         return False
@@ -125,34 +111,34 @@ class OpenRLHFBackend:
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
         """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut. An engine that dies is
         replaced and asked again, once between two updates; after that, EngineLost."""
-        self._wake_engines()
+        self.processes.wake_engines()
         return await self._sampler.generate(policy, prompt_ids, sampling)
 
     def engines(self) -> tuple[dict[str, EngineSet], int]:
         """Every policy's engines, awake, and the version of their weights: for requests from other processes."""
-        self._wake_engines()
-        return {policy: pool.engines for policy, pool in self._engines.items()}, self._sampler.weights_version
+        self.processes.wake_engines()
+        return {policy: pool.engines for policy, pool in self.processes.engines.items()}, self._sampler.weights_version
 
     async def mend(self, policy: str, replaced: int, why: str) -> EngineSet:
         """The engines of a policy, once dead ones are replaced. replaced: of the set in which one was found dead; where
         it has been replaced since, nothing is done. Raises EngineLost at the second time between two updates, and
         ClusterLost where the cluster is gone. An engine takes a minute or two to start: other episodes go on, and an
         episode that gives up waiting does not end what others wait for."""
-        if policy not in self._mending and self._engines[policy].replaced == replaced:
+        if policy not in self._mending and self.processes.engines[policy].replaced == replaced:
             mending = asyncio.create_task(in_a_thread(partial(self._mend_now, policy, why), "ray"))
             mending.add_done_callback(lambda _: self._mending.pop(policy))
             self._mending[policy] = mending
         if policy in self._mending:
             await asyncio.shield(self._mending[policy])
-        return self._engines[policy].engines
+        return self.processes.engines[policy].engines
 
     def _mend_now(self, policy: str, why: str) -> None:
         try:
-            self._replace_engines(policy, why)
-            if policy in self._trainers:
-                self._send_weights({policy})
+            self.processes.replace_engines(policy, why, self._updates)
+            if policy in self.processes.trainers:
+                self.processes.send_weights({policy})
         except BackendError as failure:
-            self._watch.wait()
+            self.processes.watch.wait()
             if isinstance(failure, EngineLost):
                 raise
             raise EngineLost(f"new weights for the engines of policy {policy}: {failure}") from failure
@@ -161,12 +147,12 @@ class OpenRLHFBackend:
         """The same samples with `ref_logprobs_L` filled (None where no reference is kept)."""
         if not self._keeps_reference:
             return samples
-        self._rest_engines()
+        self.processes.rest_engines()
         return with_logprobs(samples, "ref_logprobs_L", partial(self._logprobs, TrainerGroup.reference_logprobs))
 
     def with_trainer_logprobs(self, samples: Samples) -> Samples:
         """The same samples with `trainer_logprobs_L` filled; the sampler's for a policy that is not trained."""
-        self._rest_engines()
+        self.processes.rest_engines()
         return with_logprobs(samples, "trainer_logprobs_L", partial(self._logprobs, TrainerGroup.trainer_logprobs))
 
     def update(self, samples: Samples) -> dict[str, float]:
@@ -179,13 +165,13 @@ class OpenRLHFBackend:
         batches = {
             policy: [sample for sample in group if sample.mask_L.any()]
             for policy, group in samples.items()
-            if self.tokenizer(policy) and policy in self._trainers
+            if self.tokenizer(policy) and policy in self.processes.trainers
         }
         batches = {policy: group for policy, group in batches.items() if any(map(weighs, group))}
-        self._rest_engines()
+        self.processes.rest_engines()
         self._updates += 1
         stats: dict[str, float] = {}
-        for together in self._turns(batches):
+        for together in self.processes.taking_turns(batches):
             stats |= self._train({policy: batches[policy] for policy in together})
         self._changed |= set(batches)
         return stats
@@ -194,12 +180,12 @@ class OpenRLHFBackend:
         """Send the trained weights to the engines of every policy that was trained, or whose engines threw theirs away,
         all policies at once. Engines that died meanwhile, of whatever policy, are replaced first: trainers would wait
         for them. Raises EngineLost where that fails."""
-        behind = self._changed | {policy for policy, pool in self._engines.items() if pool.lacks_weights}
-        for policy, pool in self._engines.items():
+        behind = self._changed | self.processes.without_weights()
+        for policy, pool in self.processes.engines.items():
             if pool.dead():
-                self._replace_engines(policy, "it died while policies were trained")
-                behind |= {policy} & self._trainers.keys()
-        self._send_weights(behind)
+                self.processes.replace_engines(policy, "it died while policies were trained", self._updates)
+                behind |= {policy} & self.processes.trainers.keys()
+        self.processes.send_weights(behind)
         self._changed = set()
         self._sampler.weights_version += 1
 
@@ -211,8 +197,13 @@ class OpenRLHFBackend:
         """Write `folder/<policy>/` for every trained policy: a Hugging Face model, or an adapter folder where adapters
         are trained, and beside it DeepSpeed's state. In a cluster of several machines the folder must be on storage
         that they share. Trainers write while engines generate; the function that is returned waits for them."""
-        references = [ref for policy, trainer in self._trainers.items() for ref in trainer.save(folder / policy)]
-        states = {p: SavedState(self._sampler.weights_version, self._updates, self._layout(p)) for p in self._trainers}
+        references = [
+            ref for policy, trainer in self.processes.trainers.items() for ref in trainer.save(folder / policy)
+        ]
+        states = {
+            p: SavedState(self._sampler.weights_version, self._updates, self._layout(p))
+            for p in self.processes.trainers
+        }
 
         def finish() -> None:
             answers(references, "saving the policies", self._limit_s)
@@ -226,23 +217,23 @@ class OpenRLHFBackend:
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote, with any number of trainers, and generate with it. Raises CheckpointError, with
         nothing changed, where it is missing or comes from another ZeRO stage or another adapter."""
-        states = {p: SavedState.read(p, folder / p, self._layout(p)) for p in self._trainers}
+        states = {p: SavedState.read(p, folder / p, self._layout(p)) for p in self.processes.trainers}
         # Of this process alone: `eval` takes no lock, so that others may load this checkpoint, and the run may tidy up.
         scratch = folder.parent / f".resharded-{folder.name}.{os.getpid()}"
         resharded = {p: scratch / p for p, state in states.items() if state.layout != self._layout(p)}
-        self._rest_engines()
+        self.processes.rest_engines()
         try:
-            for together in self._turns(self._trainers):
+            for together in self.processes.taking_turns(self.processes.trainers):
                 self._load(folder, together, resharded)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         for state in states.values():
             self._sampler.weights_version, self._updates = state.weights_version, state.updates
-        self._send_weights(set(self._trainers))
+        self.processes.send_weights(set(self.processes.trainers))
 
     def _load(self, folder: Path, policies: Sequence[str], resharded: Mapping[str, Path]) -> None:
-        self._optimizers("load_optimizer", policies)
-        loading = [self._trainers[policy].load(folder / policy, resharded.get(policy)) for policy in policies]
+        self.processes.move_optimizers("load_optimizer", policies)
+        loading = [self.processes.trainers[policy].load(folder / policy, resharded.get(policy)) for policy in policies]
         references = [ref for of_policy in loading for ref in of_policy]
         try:
             found = answers(references, f"loading policy {', '.join(policies)}", self._limit_s)
@@ -252,47 +243,18 @@ class OpenRLHFBackend:
             raise CheckpointError(f"checkpoint {folder}: {error}") from error
         if not all(found):
             raise CheckpointError(f"checkpoint {folder}: DeepSpeed's state is missing or cut short")
-        self._optimizers("unload_optimizer", policies)
+        self.processes.move_optimizers("unload_optimizer", policies)
 
     def close(self) -> None:
         """End every process that was started here, and give the GPUs back. Raises ClusterLost, in place of what the
         watch interrupted, where the cluster is gone and nothing is left to be ended."""
         try:
-            self._watch.wait()
+            self.processes.watch.wait()
             if ray.is_initialized():
-                self._end_processes()
+                self._sampler.close()
+                self.processes.end()
         finally:
-            self._watch.stop()
-
-    def _end_processes(self) -> None:
-        self._sampler.close()
-        groups = (self._engines, self._trainers, self._references)
-        for kill in [group.kill for of_policies in groups for group in of_policies.values()]:
-            kill()
-        self._engines, self._trainers, self._references = {}, {}, {}
-        release(self._reserved)
-        self._reserved = []
-        if self._connected:
-            ray.shutdown()
-
-    def _replace_engines(self, policy: str, why: str) -> None:
-        """Start a policy's dead engines again, once between two updates: with its initial weights, and asleep where the
-        others are. Raises EngineLost, and ClusterLost where the cluster is gone."""
-        if self._replaced.get(policy) == self._updates:
-            raise EngineLost(f"an engine of policy {policy} died for the second time in one step: {why}")
-        self._replaced[policy] = self._updates
-        pool, trainer = self._engines[policy], self._trainers.get(policy)
-        self._watch.wait()
-        try:
-            places = pool.replace_dead(self.tokenizers[policy].folder)
-            log.warning("%d of the engines of policy %s died and were started again (%s)", len(places), policy, why)
-            joining = trainer.attach_engines(pool.handles) if trainer is not None else []
-            limit = self.config.openrlhf.start_timeout_s
-            answers([*pool.loaded(), *joining], f"starting the engines of policy {policy} again", limit)
-            if not pool.awake:
-                answers(pool.follow_to_sleep(places), f"engines of policy {policy} going to sleep", limit)
-        except BackendError as failure:
-            raise EngineLost(f"an engine of policy {policy} died and could not be replaced: {failure}") from failure
+            self.processes.watch.stop()
 
     def _limit_context(self) -> None:
         wanted = self.config.openrlhf.max_length
@@ -304,52 +266,6 @@ class OpenRLHFBackend:
                 )
             tokenizer.context_length = wanted or tokenizer.context_length
 
-    def _start(self) -> None:
-        """Reserve GPUs, start engines, then trainers. Engines that share a GPU start one policy after another: each
-        measures the memory that it finds free. They are asleep before trainers come."""
-        began, limit = time.monotonic(), self.config.openrlhf.start_timeout_s
-        seats, self._reserved = take_seats(self.placement, limit)
-        for placed in self.placement.policies:
-            tokenizer = self.tokenizers[placed.policy]
-            pool = EngineGroup(placed, self.config, seats[placed.policy].engines, tokenizer.context_length)
-            self._engines[placed.policy] = pool
-            pool.start(tokenizer.folder)
-            self._sampler.use(placed.policy, pool.engines)
-            if self.placement.crowd > 1:
-                self._settle(pool, in_time(began, limit))
-        for pool in self._engines.values():
-            if self.placement.colocated and self.placement.crowd == 1:
-                self._settle(pool, in_time(began, limit))
-        # An engine that fails must end the wait of the trainers that want to join it: all are waited for together.
-        references = [ref for pool in self._engines.values() for ref in pool.loaded()]
-        for placed in self.placement.policies:
-            if placed.trainers:
-                name = placed.policy
-                references += self._start_trainers(placed, seats[name].trainers)
-                if self.config.openrlhf.sleeps:  # optimizers come into GPU memory, and leave it again
-                    answers(references, f"starting the trainers of policy {name}", in_time(began, limit))
-                    references = []
-        answers(references, "starting engines and trainers", in_time(began, limit))
-
-    def _start_trainers(self, placed: PolicyPlacement, reserved: PlacementGroup) -> list[Any]:
-        """A policy's trainers, and the references beside them. Ray's references, to wait for."""
-        name, model, starting = placed.policy, self.tokenizers[placed.policy].folder, list[Any]()
-        if placed.references:
-            asking = [other.policy for other in self.placement.policies if other.reference_of == name]
-            whose = f"policy {', '.join(asking)}"
-            kept = Ranks(ReferenceModelActor, placed.references, placed, self.config, reserved, whose)
-            self._references[name] = kept
-            starting += kept.load_model(model)
-        known = self._references.get(placed.reference_of or "")
-        self._trainers[name] = TrainerGroup(placed, self.config, reserved, self._loss, known)
-        return starting + self._trainers[name].start(model, self._engines[name].handles)
-
-    def _settle(self, pool: EngineGroup, timeout_s: float) -> None:
-        """Wait until engines have started, and put them to sleep where they take turns."""
-        answers(pool.loaded(), f"starting the engines of policy {pool.placed.policy}", timeout_s)
-        if self.config.openrlhf.sleeps:
-            answers(pool.sleep(), f"engines of policy {pool.placed.policy} going to sleep", timeout_s)
-
     def _logprobs(
         self,
         of: Callable[[TrainerGroup, Sequence[TrainSample]], list[NDArray[np.float32]]],
@@ -357,15 +273,15 @@ class OpenRLHFBackend:
         samples: list[TrainSample],
     ) -> list[NDArray[np.float32]]:
         """By one of a trainer's methods; the sampler's for a policy that is never trained, its own reference."""
-        if policy not in self._trainers or not samples:
+        if policy not in self.processes.trainers or not samples:
             return [sample.old_logprobs_L for sample in samples]
-        return of(self._trainers[policy], samples)
+        return of(self.processes.trainers[policy], samples)
 
     def _train(self, batches: Samples) -> dict[str, float]:
         """These policies at once."""
-        self._optimizers("load_optimizer", batches)
+        self.processes.move_optimizers("load_optimizer", batches)
         seed = derive_seed(self.config.seed, "order", self._updates)
-        running = {policy: self._trainers[policy].train(group, seed) for policy, group in batches.items()}
+        running = {policy: self.processes.trainers[policy].train(group, seed) for policy, group in batches.items()}
         stats: dict[str, float] = {}
         for policy, (references, padding) in running.items():
             found = answers(references, f"training policy {policy}", self._limit_s)[0]
@@ -374,49 +290,10 @@ class OpenRLHFBackend:
             found |= reference_kl(batches[policy])
             stats |= {f"{name}/{policy}": value for name, value in found.items()}
         require_finite(stats)
-        self._optimizers("unload_optimizer", batches)
+        self.processes.move_optimizers("unload_optimizer", batches)
         return stats
 
-    def _send_weights(self, policies: set[str]) -> None:
-        """Engines that sleep are woken for it, their weights first: room for the cache is there once trainers are
-        done."""
-        if not policies:
-            return
-        asleep = [self._engines[policy] for policy in policies if not self._engines[policy].awake]
-        limit = self.config.openrlhf.start_timeout_s
-        waking = [ref for pool in asleep for ref in pool.wake("weights")]
-        answers(waking, "waking the engines for new weights", limit)
-        references = [ref for policy in policies for ref in self._trainers[policy].send_weights()]
-        answers(references, "sending weights to the engines", limit)
-        for policy in policies:
-            self._engines[policy].have_weights()
-        waking = [ref for pool in asleep for ref in pool.wake("kv_cache")]
-        answers(waking, "waking the engines", limit)
-
-    def _rest_engines(self) -> None:
-        if self.config.openrlhf.sleeps:
-            awake = [pool for pool in self._engines.values() if pool.awake]
-            answers([ref for pool in awake for ref in pool.sleep()], "engines going to sleep", self._limit_s)
-
-    def _wake_engines(self) -> None:
-        """Those that threw their weights away are sent the trainers' first, whatever they slept for: an update, or a
-        step in which their policy was not trained, a checkpoint that was loaded, the start of the run."""
-        self._send_weights({policy for policy, pool in self._engines.items() if pool.lacks_weights})
-        asleep = [pool for pool in self._engines.values() if not pool.awake]
-        if asleep:
-            answers([ref for pool in asleep for ref in pool.wake()], "waking the engines", self._limit_s)
-
-    def _turns(self, policies: Iterable[str]) -> list[list[str]]:
-        """Policies whose optimizers are in GPU memory at once: one after another where they take turns in it."""
-        return [[policy] for policy in policies] if self.config.openrlhf.sleeps else [list(policies)]
-
-    def _optimizers(self, move: str, policies: Iterable[str]) -> None:
-        """`load_optimizer` or `unload_optimizer` of these policies, where they take turns at all."""
-        if self.config.openrlhf.sleeps:
-            moving = [ref for policy in policies for ref in getattr(self._trainers[policy], move)()]
-            answers(moving, "moving optimizers", self._limit_s)
-
     def _layout(self, policy: str) -> dict[str, int]:
-        trainers, given = self._trainers[policy].placed.trainers, self.config.torch
+        trainers, given = self.processes.trainers[policy].placed.trainers, self.config.torch
         adapter = {} if given.lora_rank is None else {"lora_rank": given.lora_rank, "lora_alpha": given.lora_alpha}
         return {"trainers": trainers, "zero_stage": self.config.openrlhf.zero_stage, **adapter}

@@ -25,8 +25,15 @@ def has_flash_attn() -> bool:
     return package is not None and PathFinder.find_spec(_PADDING, package.submodule_search_locations) is not None
 
 
+def chosen_attention(attention: str) -> str:
+    """The trainers' attention by its name in transformers, of one that is configured: it may be `auto`."""
+    if attention != "auto":
+        return attention
+    return "flash_attention_2" if has_flash_attn() else "sdpa"
+
+
 def needs_flash_attn(attention: str) -> bool:
-    """attention: by its name in transformers."""
+    """attention: by its name in transformers, or `auto`, which does without."""
     return attention == "flash_attention_2"
 
 

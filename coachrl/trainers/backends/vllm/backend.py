@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coachrl.temporary import LockedFolder, drop_left
 from coachrl.trainers.backends.base import check_room
 from coachrl.trainers.backends.torch.backend import PolicyTrainer, token_teller
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model
@@ -22,6 +23,8 @@ from coachrl.trainers.backends.vllm.replies import generation, new_ones
 from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.backends.vllm.turns import Request, Turns, Weights
 from coachrl.types import Generation, SamplingParams
+
+_PREFIX = "coachrl-adapters-"
 
 
 class VllmBackend(PolicyTrainer):
@@ -40,7 +43,8 @@ class VllmBackend(PolicyTrainer):
         longest = max(map(self.context_length, self._tokenizers))
         shares = self.config.torch.share_base
         self._weights = {} if shares else self._frozen_weights()  # by policy: those that replies are drawn with
-        self._adapters = tempfile.TemporaryDirectory(prefix="coachrl-adapters-", dir=_memory_folder())
+        drop_left(_PREFIX, _memory_folder())
+        self._adapters = LockedFolder(_PREFIX, _memory_folder())
         self._kept: list[Path] = []  # folders of the adapters that were handed over last
         self._copy_weights()
         adapters, limits = len(self._policies) if shares else 0, self.config.vllm
@@ -68,7 +72,7 @@ class VllmBackend(PolicyTrainer):
 
     def close(self) -> None:
         self._turns.close()
-        self._adapters.cleanup()
+        self._adapters.remove()
 
     def _rest(self) -> None:
         self._turns.rest()
@@ -83,7 +87,7 @@ class VllmBackend(PolicyTrainer):
 
     def _written_adapters(self) -> Weights:
         """All adapters as they are now, in a folder of their own: earlier ones may still be asked for."""
-        place = Path(tempfile.mkdtemp(dir=self._adapters.name))
+        place = Path(tempfile.mkdtemp(dir=self._adapters.path))
         folders = {policy: place / str(number) for number, policy in enumerate(self._policies)}
         for policy, folder in folders.items():
             adapter = self._policies[policy].adapter

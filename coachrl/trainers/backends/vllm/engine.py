@@ -32,6 +32,7 @@ from coachrl.config import RunConfig
 from coachrl.errors import BackendError, PolicyError
 from coachrl.seeding import derive_seed
 from coachrl.text import first_line
+from coachrl.trainers.backends.vllm import bars
 from coachrl.trainers.backends.vllm.replies import Growing, Reply, growing, read_reply, request_parameters
 from coachrl.trainers.backends.vllm.turns import Request, Weights
 
@@ -73,7 +74,7 @@ class Engine:
             "logprobs_mode": "processed_logprobs",  # of the distribution that is drawn from
             "max_logprobs": 1,
             "disable_log_stats": True,
-            "use_tqdm_on_load": False,
+            "use_tqdm_on_load": bars.wanted(),
             "enable_sleep_mode": self._sleeps,
             **(_adapter_arguments(config, adapters) if adapters else {}),
             **(_gpu_arguments(config) if on_gpu else _cpu_arguments(config, context_length)),
@@ -82,7 +83,8 @@ class Engine:
         if not on_gpu:
             torch._dynamo.config.disable = True  # a minute of compiling for functions that take microseconds
         try:
-            self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+            with bars.hidden(not arguments["use_tqdm_on_load"]):
+                self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         except Exception as error:  # the boundary to vLLM, which has no class of errors of its own
             raise BackendError(f"vLLM's engine does not start: {first_line(error)}; {_remedy(error)}") from error
 

@@ -1,5 +1,7 @@
 """What OpenRLHF's classes are told of the configuration: each setting where they read it."""
 
+import pytest
+
 from coachrl.config import load_config
 from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
 from coachrl.trainers.backends.openrlhf.placement import plan_placement
@@ -24,6 +26,13 @@ def test_the_optimizer_and_the_loss_are_those_of_the_configuration():
     assert (made.max_norm, made.eps_clip, made.eps_clip_low_high, made.dual_clip) == (0.7, 0.15, (0.15, 0.15), None)
     assert (made.lr_scheduler, made.lr_warmup_ratio, made.loss_agg_mode) == ("constant", 0.0, "token-mean")
     assert made.entropy_coef is None and made.aux_loss_coef == 0.0, "nothing is added to the loss"
+
+
+@pytest.mark.parametrize(("installed", "auto"), [(True, "flash_attention_2"), (False, "sdpa")])
+def test_attention_is_what_is_configured_or_what_is_installed(monkeypatch, installed, auto):
+    monkeypatch.setattr("coachrl.trainers.backends.openrlhf.flash_attention.has_flash_attn", lambda: installed)
+    assert arguments().ds.attn_implementation == auto
+    assert arguments("openrlhf.attention=eager").ds.attn_implementation == "eager"
 
 
 def test_trainers_engines_and_shards_are_those_of_the_placement():

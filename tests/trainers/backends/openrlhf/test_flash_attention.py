@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from coachrl.errors import PackageMissing
-from coachrl.trainers.backends.openrlhf.flash_attention import has_flash_attn, require_flash_attn, supplied
+from coachrl.trainers.backends.openrlhf.flash_attention import (
+    chosen_attention,
+    has_flash_attn,
+    require_flash_attn,
+    supplied,
+)
 
 PADDING, COLLECTIVES = "flash_attn.bert_padding", "flash_attn.utils.distributed"
 
@@ -71,6 +76,12 @@ def test_flash_attn_that_is_installed_wins(place):
         assert import_module(PADDING).mine and import_module(COLLECTIVES).mine
     assert PADDING in sys.modules
     require_flash_attn("flash_attention_2")
+    assert [chosen_attention(each) for each in ("auto", "sdpa")] == ["flash_attention_2", "sdpa"]
+
+
+def test_without_it_attention_that_nobody_chose_is_pytorchs_own(absent):
+    require_flash_attn("auto")
+    assert [chosen_attention(each) for each in ("auto", "eager")] == ["sdpa", "eager"]
 
 
 @pytest.mark.skipif(find_spec("flash_attn") is not None, reason="flash-attn is installed here")
