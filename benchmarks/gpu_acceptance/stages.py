@@ -21,7 +21,6 @@ from table import Rows
 from coachrl.doctor.hand_over import SAME, advised, drawn, gap
 from coachrl.runs.checkpoints import SEAL
 from coachrl.runs.folder import Run
-from coachrl.trainers.backends.openrlhf import flash_attention
 
 _AT_FIRST = 0.1  # mean |log pi| between two precisions of the same weights: 0.034 was measured at 1.6 nats a token
 _ROUNDED = 2.0  # times the difference before any hand-over
@@ -181,8 +180,7 @@ def distributed(setting: Setting, rows: Rows, within_s: float) -> None:
         return
     more = ("backend=openrlhf", "openrlhf.gpus=1", "openrlhf.max_length=2048", "train.steps=2", "eval.every=100",
             "train.tasks_per_step=16", "tasks.heldout_count=2")  # fmt: skip
-    attention = () if flash_attention.has_flash_attn() else ("openrlhf.attention=sdpa",)
-    run = _train(setting, rows, "distributed", within_s, *more, *attention)
+    run = _train(setting, rows, "distributed", within_s, *more)
     steps = [record for record in run.metrics() if "train/success" in record]
     rows.judge("steps", str(len(steps)), "2", len(steps) == 2)
     _judge_gaps(rows, steps)
