@@ -45,30 +45,6 @@ def test_training_is_held_against_the_products_of_this_machine(tmp_path):
     assert rows["training", "gradient of random tokens"][1] == "ok"
 
 
-_WORDS_OF_DISTRIBUTED = """
-import pathlib, sys
-sys.path[:0] = ["..", "../learning"]
-import stages
-
-def train(setting, rows, name, within_s, *words):
-    print(*words)
-    sys.exit()
-
-stages.is_installed = lambda package: package != "flash_attn"
-stages.flash_attention.has_flash_attn = lambda: sys.argv[1] == "there"
-stages.Setting.on_gpu, stages._train = True, train
-stages.distributed(stages.Setting("model", pathlib.Path(), True, ()), None, 1.0)
-"""
-
-
-@pytest.mark.parametrize(("flash_attn", "sdpa"), [("there", False), ("absent", True)])
-def test_the_distributed_backend_is_tried_without_flash_attn_too(flash_attn, sdpa):
-    program = [sys.executable, "-c", _WORDS_OF_DISTRIBUTED, flash_attn]
-    done = subprocess.run(program, cwd=FOLDER, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "backend=openrlhf" in done.stdout, done.stderr
-    assert ("openrlhf.attention=sdpa" in done.stdout.split()) is sdpa
-
-
 def test_all_stages_end_within_25_minutes_by_their_own_limits():
     limits = subprocess.run(
         [sys.executable, "-c", "import runpy; a = runpy.run_path('.'); print(sum(a['LIMITS_S'].values()) + "

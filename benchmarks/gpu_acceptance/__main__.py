@@ -38,7 +38,7 @@ LIMITS_S = {
     "doctor": 100,
     "install": 60,
     "hand_over": 160,
-    "learning": 380,
+    "learning": 310,
     "step": 200,
     "training": 120,
     "resume": 200,
