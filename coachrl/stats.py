@@ -188,7 +188,7 @@ def estimate(
     of: str = "actions",
     null: float = 0.0,
     limits: Limits = UNLIMITED,
-    clusters: int | None = None,
+    clusters: float | None = None,
 ) -> Estimate:
     """A value with the interval that its resamples give.
 
@@ -196,7 +196,7 @@ def estimate(
     and the interval is Student's t with G - 1 degrees of freedom: percentiles of so few clusters are too narrow. Of a
     value with limits it is taken on the scale of their logit, so that it stays inside of them (of a correlation that is
     Fisher's z). A mean at its very limit has no spread to resample: see `at_limit`. clusters: G, where it is fewer
-    than the tasks (of a difference, the smaller side's).
+    than the tasks (of a difference, the smaller side's; see `equal_clusters`).
     """
     G = tasks if clusters is None else clusters
     finite_R = boot_R[np.isfinite(boot_R)]
@@ -218,20 +218,26 @@ def estimate(
     return Estimate(float(value), low, high, n, tasks, of, p)
 
 
-def interval(value: float, error: float, freedom: int, limits: Limits = UNLIMITED) -> tuple[float, float]:
+def interval(value: float, error: float, freedom: float, limits: Limits = UNLIMITED) -> tuple[float, float]:
     """Student's t interval around a value strictly inside its limits, taken on the scale of `_free`."""
     margin = error * _slope(value, limits) * float(stats.t.ppf((1 + COVERAGE) / 2, freedom))
     low, high = (_bounded(_free(value, limits) + side * margin, limits) for side in (-1, 1))
     return low, high
 
 
-def p_without_spread(distance: float, clusters: int) -> float | None:
+def equal_clusters(weights_T: NDArray[np.float64]) -> float:
+    """How many clusters of equal weight carry a figure as well as these do: (sum w)^2 / sum w^2 (Kish 1965)."""
+    squares = float(weights_T @ weights_T)
+    return round(float(weights_T.sum()) ** 2 / squares, 6) if squares > 0 else 0.0
+
+
+def p_without_spread(distance: float, clusters: float) -> float | None:
     """p of a value that is the same in every task: how often contributions of random sign would agree. Nobody needs an
     interval to see a constant; where it is the null hypothesis itself there is nothing to test."""
-    return None if abs(distance) <= _NOTHING or clusters < 2 else float(2.0 ** (1 - clusters))
+    return None if abs(distance) <= _NOTHING or clusters <= 1 else float(2.0 ** (1 - clusters))
 
 
-def at_limit(value: float, n: int, tasks: int, of: str, null: float, limits: Limits, clusters: int) -> Estimate:
+def at_limit(value: float, n: int, tasks: int, of: str, null: float, limits: Limits, clusters: float) -> Estimate:
     """A mean of values that all lie at one limit. None of `clusters` tasks departed from it; so at most a share of
     1 - 0.025 ** (1 / clusters) of all tasks does (Clopper and Pearson), and the mean by no more than that of the range.
     """

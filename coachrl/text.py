@@ -54,6 +54,11 @@ def one_line(text: str, limit: int = _SHOWN_IN_LINE) -> str:
     return line if len(line) <= limit else f"{line[: limit // 2]} … {line[-limit // 2 :]}"
 
 
+def logged(text: str) -> str:
+    """`printable(text)` with keys of the environment redacted: for logs and tracebacks, where libraries repeat them."""
+    return printable(redacted(text, secrets_of(KEY_CHARS)))
+
+
 def said(error: BaseException) -> str:
     """`str(error)`, with keys of the environment redacted: clients of providers repeat them. Says so where the error's
     class, which may be anybody's, raises in place of giving a text."""

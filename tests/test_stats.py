@@ -20,6 +20,7 @@ from coachrl.stats import (
     Limits,
     Resampler,
     correlation,
+    equal_clusters,
     estimate,
     estimate_mean,
     exact_interval,
@@ -250,3 +251,13 @@ def test_weighted_holm_is_the_closed_test_of_weighted_bonferroni():
         subsets = [s for size in (1, 2, 3, 4) for s in combinations(range(4), size)]
         least = {s: min(1.0, min(p[i] * sum(w[j] for j in s) / w[i] for i in s)) for s in subsets}
         assert holm(list(p), list(w)) == pytest.approx([max(least[s] for s in subsets if i in s) for i in range(4)])
+
+
+def test_clusters_of_unequal_weight_count_as_fewer_of_equal_weight():
+    assert [equal_clusters(np.array(weights)) for weights in ([2.0] * 5, [7.0], [3.0, 1.0], [1.0, 0.0], [0.0])] == [
+        5.0,
+        1.0,
+        1.6,
+        1.0,
+        0.0,
+    ]

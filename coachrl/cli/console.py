@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from coachrl.text import one_line, printable, said
+from coachrl.text import logged, one_line, printable, said
 
 
 class Waiting:
@@ -135,7 +135,7 @@ class ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = self.format(record)
+            line = logged(self.format(record))
         except (TypeError, ValueError):  # arguments that do not fit their message are a bug, and end no run
             self.handleError(record)
             return

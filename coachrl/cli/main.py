@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +40,7 @@ from coachrl.cli.train import train
 from coachrl.cli.view import view
 from coachrl.errors import CoachrlError, GoesOnElsewhere
 from coachrl.resources import engine_hangs
-from coachrl.text import nearest
+from coachrl.text import logged, nearest
 
 _AGAIN_S = 0.05  # by then Python has tidied up
 
@@ -265,6 +266,9 @@ def _run() -> None:
             sys.exit(2)
         print_error(error)
         sys.exit(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1)
+    except Exception as error:  # noqa: BLE001  a bug, of coachrl or of somebody's own code: as Python shows it
+        sys.stderr.write(logged("".join(traceback.format_exception(error))))
+        sys.exit(1)
 
 
 def _lost_folder() -> str:

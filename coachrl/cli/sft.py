@@ -13,7 +13,14 @@ from coachrl.errors import ConfigError, lacking
 
 # The defaults are the section's; they are only shown here, so that help needs no configuration.
 def sft(
-    data: Annotated[Path, typer.Option("--data", help='JSONL; each line {"messages": [{"role": …, "content": …}, …]}')],
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data",
+            help='JSONL; each line {"messages": [{"role": …, "content": …}, …]}, of which all replies are learned, or '
+            '{"prompt": […], "completion": […]}, of which the completion is',
+        ),
+    ],
     out_folder: Annotated[Path, typer.Option("--out", help="Folder of the trained model, in Hugging Face form")],
     model: Annotated[
         str | None, typer.Option("--model", help="Model to start from", show_default="smollm2-135m")

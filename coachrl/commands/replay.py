@@ -7,6 +7,7 @@ from collections.abc import Callable
 from coachrl.audit.probes.replay import ReplayFidelity, last_checkpoint, replay_fidelity, scored_decisions
 from coachrl.commands.build import open_components
 from coachrl.pipelines import make_pipeline
+from coachrl.runs.beginning import changed_tasks
 from coachrl.runs.folder import Run
 from coachrl.trainers.rollout.replay import check_replayable
 from coachrl.trainers.rollout.rollout import RolloutContext
@@ -24,6 +25,8 @@ async def replay_run(
     with run.locked("replaying"):
         check_replayable(make_pipeline(config.pipeline))  # before models are loaded
         async with open_components(config, None, with_coach=False) as components:
+            if changed := changed_tasks(run, components.train_tasks, components.heldout_tasks):
+                run.warn(changed)
             chosen = scored_decisions(run, config, components.train_tasks, count, seed)
             components.backend.load(checkpoint)
             context = RolloutContext(

@@ -17,8 +17,7 @@ from coachrl.config import CoachConfig, RetrospectiveConfig, StrategicConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.runs.folder import Run
-from coachrl.runs.reading import ScoredEpisode, requests_of, team_of, training_episodes
-from coachrl.tasks import load_tasks
+from coachrl.runs.reading import ScoredEpisode, requests_of, tasks_of, team_of, training_episodes
 from coachrl.text import counted, nearest
 from coachrl.types import Action, CoachScore
 
@@ -75,7 +74,7 @@ def request_of(saved: SavedAction, retrospective: bool) -> CoachRequest:
     about."""
     config, episode = saved.run.config(), saved.scored.episode
     team = team_of(saved.run)
-    tasks = {task.id: task for split in load_tasks(config) for task in split}
+    tasks = tasks_of(saved.run, config)
     if retrospective and episode.infra_error is None:
         requests = episode_requests(tasks[episode.task_id], team, episode.actions, episode.outcome)
     else:

@@ -20,7 +20,8 @@ class TorchConfig(Section):
         1024,
         ge=64,
         description="One forward and backward pass takes at most this many tokens, padding included. Memory grows "
-        "with it; nothing else changes. Larger passes are faster: on a CPU 2048 take a seventh less time than 768.",
+        "with it; figures differ by rounding alone. Larger passes are faster: on a CPU 2048 take a seventh less time "
+        "than 768.",
     )
     gradient_checkpointing: Resumable[bool] = Field(
         False,
@@ -169,7 +170,8 @@ class OpenRLHFConfig(Section):
         8192,
         ge=64,
         description="One forward and backward pass on one GPU takes at most this many tokens, of one sample or of "
-        "several one behind another. A longer sample has a pass to itself. Memory grows with it; nothing else changes.",
+        "several one behind another. A longer sample has a pass to itself. Memory grows with it; figures "
+        "differ by rounding alone.",
     )
     one_step_off: bool = Field(
         False,

@@ -15,8 +15,7 @@ from coachrl.errors import CoachError, ConfigError
 from coachrl.export.replies import ExportFilter, Line, said, scored_replies, wanted_actions
 from coachrl.rescore.store import find_rescore
 from coachrl.runs.folder import Run
-from coachrl.runs.reading import requests_of, team_of, training_episodes
-from coachrl.tasks import load_tasks
+from coachrl.runs.reading import requests_of, tasks_of, team_of, training_episodes
 
 
 def judgements(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterator[Line]:
@@ -72,7 +71,7 @@ def _replies_and_criteria(ledger: Path) -> tuple[list[dict[str, Any]], dict[str,
 
 def _rendered(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterator[Line]:
     config, team = run.config(), team_of(run)
-    tasks = {task.id: task for task in load_tasks(config)[0]}
+    tasks = tasks_of(run, config)
     prompt = find_coach_prompt(None, config.pipeline.name)
     evidence = config.coach.evidence
     if which.rescore is not None:

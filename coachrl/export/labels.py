@@ -99,9 +99,10 @@ def _labels_of(run: Run, place: Path) -> list[Label]:
 
 
 def _csv(labels: list[Label]) -> str:
-    text = io.StringIO()
-    table = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
-    table.writeheader()
+    text = io.StringIO(newline="")
+    text.write(",".join(_COLUMNS) + "\n")
+    # In quotes, whatever it holds: by itself the writer leaves a carriage return bare, which ends a line for readers.
+    table = csv.DictWriter(text, _COLUMNS, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     table.writerows({name: _as_text(value) for name, value in asdict(label).items()} for label in labels)
     # Half a character has no place in a file: a spreadsheet shows the escape that JSON has for it.
     return text.getvalue().encode("utf-8", "backslashreplace").decode()

@@ -1,6 +1,6 @@
 """Data sets for Hugging Face TRL from a saved run: demonstrations, preferences, and a coach's judgements.
 
-    sft            {"messages": [...]}                             replies that scored well, and corrections
+    sft            {"prompt": [...], "completion": [...]}          replies that scored well, and corrections
     dpo            {"prompt": [...], "chosen": [...], "rejected": [...]}   a better reply against the agent's own
     reward-model   {"prompt": [...], "completion": [...], "score": 7.5}    what a coach read, said and gave
 
@@ -41,8 +41,9 @@ def demonstrations(run: Run, which: ExportFilter, left_out: Counter[str]) -> Ite
         else:
             left_out[f"scored below {least:g}" if item.score_0_10 < least else "cut off"] += 1
             continue
-        messages = [*item.prompt, said(reply)]
-        yield kind, {"messages": messages, **item.columns, "source": kind, "score": score}
+        # What the agent has read holds earlier replies of its own, which need not have scored well.
+        asked = {"prompt": item.prompt, "completion": [said(reply)]}
+        yield kind, {**asked, **item.columns, "source": kind, "score": score}
 
 
 FORMATS = {"sft": demonstrations, "dpo": preferences, "reward-model": judgements}

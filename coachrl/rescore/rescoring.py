@@ -22,9 +22,8 @@ from coachrl.jsonl import drop_torn_line
 from coachrl.rescore.store import Rescore, RescoreMetadata, append_scores, existing_rescore, open_rescore
 from coachrl.runs.folder import Run
 from coachrl.runs.locks import locked
-from coachrl.runs.reading import requests_of, team_of, training_episodes
+from coachrl.runs.reading import requests_of, tasks_of, team_of, training_episodes
 from coachrl.seeding import generator
-from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore, Episode
 
 Progress = Callable[[int, int], None]  # scores written, of how many
@@ -76,7 +75,7 @@ class SavedActions:
     def __init__(self, run: Run, config: RunConfig) -> None:
         self._run, self._outcome_to = run, config.coach.evidence.ground_truth
         self._team = team_of(run)
-        self._tasks = {task.id: task for task in load_tasks(config)[0]}
+        self._tasks = tasks_of(run, config)
 
     def __iter__(self) -> Iterator[ScoredAction]:
         for scored in training_episodes(self._run):

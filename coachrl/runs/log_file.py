@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coachrl.errors import ConfigError
 from coachrl.jsonl import writable_file
-from coachrl.text import printable
+from coachrl.text import logged
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def kept(path: Path) -> Iterator[None]:
         handler = _LogFile(writable_file(path), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"run folder {path.parent} cannot be written: {error.strerror}") from error
-    handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_LoggedFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger("coachrl")
     root.addHandler(handler)
     try:
@@ -43,8 +43,9 @@ class _LogFile(logging.FileHandler):
             super().close()
 
 
-class _PrintableFormatter(logging.Formatter):
-    """For a file that people read with `cat`: what agents and servers wrote gives their terminal no orders."""
+class _LoggedFormatter(logging.Formatter):
+    """For a file that people read with `cat` and pass on: what agents and servers wrote gives their terminal no orders,
+    and a traceback no keys."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return logged(super().format(record))

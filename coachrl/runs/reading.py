@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outcome
+from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.generation import Message, opening
 from coachrl.pipelines.parts import part_so_far
+from coachrl.runs.beginning import changed_tasks
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_each_once
+from coachrl.tasks import load_tasks
 from coachrl.types import Action, Episode, Role, Task
 
 
 def team_of(run: Run) -> tuple[Role, ...]:
     """The team as the run kept it, or else as its configuration makes it today. Raises ConfigError."""
     return run.roles() or make_pipeline(run.config().pipeline).roles
+
+
+def tasks_of(run: Run, config: RunConfig) -> dict[str, Task]:
+    """The run's tasks by id, of both sets. Warns where they are not those that it began with: a coach is told, and a
+    reply graded by, the reference answers of now."""
+    train, heldout = load_tasks(config)
+    if changed := changed_tasks(run, train, heldout):
+        run.warn(changed)
+    return {task.id: task for task in (*train, *heldout)}
 
 
 def training_episodes(run: Run) -> Iterator[ScoredEpisode]:

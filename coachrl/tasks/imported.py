@@ -6,6 +6,7 @@ def load(config: RunConfig) -> list[Task]:                     # all tasks, of w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +14,11 @@ from coachrl.config import RunConfig
 from coachrl.config.choices import check_plain, check_takes, import_by_path, user_code
 from coachrl.config.tasks import ImportedTasks
 from coachrl.errors import ConfigError, TaskError
-from coachrl.tasks.split import Sets, check_apart, divided, of_own_id
-from coachrl.text import brief
+from coachrl.tasks.split import Sets, check_apart, divided, normalised, of_own_id
+from coachrl.text import brief, one_line
 from coachrl.types import Task
+
+log = logging.getLogger(__name__)
 
 
 def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
@@ -36,7 +39,31 @@ def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
         train, heldout = divided(_checked(found, name), settings, config.seed)
         sets = train[: settings.train_count], heldout
     check_apart(*sets)
+    if shared := _on_both_sides(*sets):
+        named = one_line(", ".join(task.id for task in shared[:5]))
+        log.warning(
+            "%s: %d of %d training tasks are held out under another id (%s): what is measured on those was trained on",
+            name,
+            len(shared),
+            len(sets[0]),
+            named,
+        )
     return sets
+
+
+def _on_both_sides(train: Sequence[Task], heldout: Sequence[Task]) -> list[Task]:
+    """The training tasks whose prompt and ground truth a held-out one has."""
+    held: dict[str, list[Task]] = {}
+    for task in heldout:
+        held.setdefault(normalised(task.prompt), []).append(task)
+    return [task for task in train if any(_same_truth(task, one) for one in held.get(normalised(task.prompt), ()))]
+
+
+def _same_truth(one: Task, other: Task) -> bool:
+    try:
+        return bool(one.ground_truth == other.ground_truth)
+    except Exception:  # noqa: BLE001  of the user's own class: tables have no one answer
+        return False
 
 
 def find_loader(source: str) -> Callable[[RunConfig], Any]:

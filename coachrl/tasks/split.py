@@ -64,6 +64,11 @@ def check_apart(train: Sequence[Task], heldout: Sequence[Task]) -> None:
         raise TaskError(f"{len(shared)} training tasks are held-out tasks too: {', '.join(sorted(shared)[:5])}")
 
 
+def normalised(prompt: str) -> str:
+    """A problem but for case and white space."""
+    return " ".join(prompt.split()).casefold()
+
+
 def of_own_id(placed: Iterable[tuple[str, Task]]) -> list[Task]:
     """The tasks, each given with its place for messages. Raises TaskError for the first whose id one before it has."""
     tasks: dict[str, Task] = {}

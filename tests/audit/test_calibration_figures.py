@@ -55,6 +55,18 @@ def test_an_auc_is_as_sure_as_the_fewer_of_failures_and_successes_let_it_be():
     assert (auc.low, auc.high, auc.p) == pytest.approx((expected.low, expected.high, expected.p))
 
 
+def test_an_auc_has_no_interval_where_one_task_holds_all_successes():
+    """Eight successes of one task say how that task is scored, and not how success is."""
+    rows = [
+        {"task": f"t{n}", "episode": f"e{n}.{draw}", "score": 3.0 + (n + draw) % 5, "outcome": float(n == 4)}
+        for n in range(20)
+        for draw in range(8)
+    ]
+    prediction = calibrate(sample(*rows)).predictions[0]
+    assert prediction.successes == 8 and prediction.auc.tasks == 20
+    assert all((figure.low, figure.p) == (None, None) for figure in (prediction.auc, prediction.tau))
+
+
 def test_each_category_is_predicted_by_itself_where_there_are_several():
     rows = episodes(("a", 2.0, 0.0), ("a", 8.0, 1.0), ("b", 7.0, 0.0), ("b", 3.0, 1.0), ("c", 3.0, 1.0))
     found = calibrate(sample(*rows))

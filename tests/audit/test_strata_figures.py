@@ -36,6 +36,23 @@ def test_a_level_that_is_scored_0_throughout_is_compared_and_one_that_does_not_o
     assert (alone.raw.value, alone.adjusted, alone.effect) == (10.0, None, None)
 
 
+def test_a_gap_that_one_task_of_a_category_carries_has_no_interval():
+    """Of twenty hard tasks one has successes, and all twenty easy ones: at equal outcome it alone is compared."""
+    rows = [
+        {"task": f"{kind}{n}", "episode": f"{kind}{n}.{draw}", "category": kind, "score": score, "outcome": outcome}
+        for kind in ("easy", "hard")
+        for n in range(20)
+        for draw, score in enumerate((5.0 + n % 3, 6.0 + n % 2))
+        for outcome in [float(kind == "easy" or n == 0)]
+    ]
+    [gap] = contrasts(sample(*rows), "category")
+    assert (gap.adjusted.n, gap.adjusted.tasks) == (42, 21)
+    assert (gap.adjusted.low, gap.adjusted.p) == (None, None) and gap.raw.p is not None
+    both = [row | {"outcome": 1.0} if row["task"] in ("hard1", "hard2") else row for row in rows]
+    [of_three] = contrasts(sample(*both), "category")
+    assert of_three.adjusted.p is not None and of_three.adjusted.tasks == 23
+
+
 def test_what_is_compared_is_not_held_equal():
     """Roles are compared at equal outcome, outcomes inside of each role, and neither with itself."""
     rows = scored(role=["a", "b"] * 2, outcome=[0.0, 0.0, 1.0, 1.0], score=[1.0, 2.0, 5.0, 8.0])

@@ -192,3 +192,45 @@ def test_what_the_encoding_of_a_terminal_lacks_is_spelled_out(tmp_path, encoding
     done = subprocess.run([sys.executable, "-X", "utf8", "-c", code], cwd=tmp_path, capture_output=True)
     assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
     assert "prompt: réseau…".encode(encoding, "backslashreplace") in done.stdout
+
+
+PIPELINE = """
+import os
+
+from coachrl.pipelines.base import Pipeline
+from coachrl.prompts import parse_prompt
+from coachrl.types import Role, Task
+
+
+class Broken(Pipeline):
+    name = "broken"
+    ground_truth = str
+    roles = (Role("first", policy="first", prompt=parse_prompt("---\\nfields: []\\n---\\nHello", "ask")),)
+
+    async def run(self, task, team, workspace):
+        raise ValueError(f"{os.environ['GEMINI_API_KEY']} at http://ann:hunter2@host/v1: \\x1b[2J")
+
+
+def load(config):
+    return [Task(str(n), "k", f"Task {n}", ground_truth="") for n in range(20)]
+"""
+
+
+def test_the_traceback_of_ones_own_pipeline_shows_no_key_and_gives_no_orders(tmp_path):
+    (tmp_path / "broken.py").write_text(PIPELINE)
+    asked = ("--pipeline", "broken:Broken", "--model", "tiny-random", "tasks.source=broken:load", "train.steps=1")
+    key = "sk-0123456789abcdef"
+    done = coachrl("train", *asked, cwd=tmp_path, GEMINI_API_KEY=key)
+    assert done.returncode == 1 and "broken.py" in done.stderr and "Traceback" in done.stderr
+    assert done.stderr.endswith("ValueError: [GEMINI_API_KEY] at http://***@host/v1: \\x1b[2J\n"), done.stderr[-300:]
+    assert key not in done.stdout + done.stderr and not unseen(done.stdout + done.stderr)
+
+
+def test_a_traceback_that_is_logged_to_the_terminal_holds_no_key(monkeypatch, capsys):
+    key = "sk-0123456789abcdef"
+    monkeypatch.setenv("GEMINI_API_KEY", key)
+    record = logging.LogRecord("coachrl", logging.INFO, "", 0, "it failed", (), None)
+    record.exc_info = (RuntimeError, RuntimeError(f"401 for {key}"), None)
+    ConsoleHandler().emit(record)
+    shown = capsys.readouterr().err
+    assert "RuntimeError: 401 for [GEMINI_API_KEY]" in shown and key not in shown

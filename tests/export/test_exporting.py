@@ -60,7 +60,7 @@ def test_of_two_exports_into_one_file_the_later_one_is_told(saved, tmp_path, mon
 
     def meanwhile(*_):
         path.write_text("theirs")
-        return iter([("reply", {"messages": []})])
+        return iter([("reply", {"prompt": []})])
 
     monkeypatch.setitem(FORMATS, "sft", meanwhile)
     with pytest.raises(ConfigError, match=r"sft\.jsonl cannot be written: File exists"):
@@ -84,11 +84,14 @@ def test_demonstrations_are_replies_to_what_the_agent_really_read(saved, tmp_pat
     actions = actions_of(saved)
     assert done.lines == {"reply": 4} and done.left_out == {"scored below 7": 28}
     for record in records:
-        *read, reply = record["messages"]
+        read, [reply] = record["prompt"], record["completion"]
         action = actions[record["action_id"]]
         assert reply == {"role": "assistant", "content": action.text} and record["score"] >= 7
         assert CharacterTokenizer().encode_chat(read) == tuple(token for token in action.prompt_ids if token)
         assert action.turn == 1 and [m["role"] for m in read[-3:]] == ["user", "assistant", "user"]
+        assert "print(x)" in read[-2]["content"], (
+            "the crash before it, which was scored below 7, is in the prompt alone"
+        )
 
 
 def test_pairs_answer_one_and_the_same_prompt(saved, tmp_path):
@@ -107,7 +110,7 @@ async def test_corrections_come_from_a_rescore(tmp_path):
     rescore = await rescore_with_suggestions(run)
     done, records = export(run, "sft", tmp_path / "sft.jsonl", rescore=rescore.label, roles=("code_executor",))
     assert done.lines == {"correction": 16}
-    assert {record["messages"][-1]["content"] for record in records} == {"```python\nprint(6)\n```"}
+    assert {record["completion"][-1]["content"] for record in records} == {"```python\nprint(6)\n```"}
     assert all(record["score"] is None and record["source"] == "correction" for record in records)
     done, records = export(run, "dpo", tmp_path / "dpo.jsonl", rescore=rescore.label)
     assert {record["source"] for record in records} == {"correction"}

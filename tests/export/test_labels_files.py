@@ -72,7 +72,7 @@ def test_a_remark_that_ends_in_half_a_character_goes_out(run, ids, tmp_path, nam
 
 
 def test_no_cell_of_a_csv_is_a_formula_to_a_spreadsheet_and_all_come_in_as_they_were(run, ids, tmp_path):
-    remarks = ['=HYPERLINK("http://x")', "-5 for this", "'=1", "'quoted'", "@SUM(1)", "\t=1", "＝1", "fine"]
+    remarks = ['=HYPERLINK("http://x")', "-5 for this", "'=1", "'quoted'", "@SUM(1)", "\t=1", "＝1", "a\rb", "fine"]
     given = [
         {"action_id": action_id, "rater": f"={number}", "score": 5, "remark": remark}
         for number, (action_id, remark) in enumerate(zip(ids, remarks, strict=False))

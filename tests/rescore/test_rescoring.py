@@ -8,6 +8,7 @@ import linecache
 import os
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 from command_line import coachrl, start
@@ -21,6 +22,9 @@ from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.jsonl import read_jsonl
 from coachrl.rescore.rescoring import ActionFilter, ScoredAction, choose, rescore_run, rescored_by
 from coachrl.rescore.store import read_rescores
+from coachrl.runs.beginning import keep_tasks
+from coachrl.tasks import load_tasks
+from coachrl.tasks.math.problems import MathTruth
 from coachrl.types import CoachScore
 
 ACTIONS = 32  # 4 tasks, 2 episodes of each, 4 actions in each
@@ -72,6 +76,21 @@ async def test_a_judge_scores_every_action_once_beside_the_old_scores(tmp_path):
     calls = [line for line in read_jsonl(found.folder / "ledger.jsonl") if line["kind"] == "call"]
     assert {call["action_id"] for call in calls if call["action_id"]} == set(found.scores)
     assert found.by.coach == "openai/judge" and found.by.settings["coach.evidence.ground_truth"] == "all"
+
+
+async def test_a_task_whose_answer_was_edited_since_is_told(tmp_path, caplog):
+    """The rules compare with the reference answer as it is now, and the outcome is of the one that it was."""
+    run = await save_run(tmp_path, samples_per_task=1)
+    config = run.config()
+    train, heldout = load_tasks(config)
+    asked = ActionFilter(), silent, make_coach_pool
+    keep_tasks(run, train, heldout)
+    await rescore_run(run, config, rescored_by(config, 1), *asked)
+    assert "not the tasks" not in caplog.text
+    (run.folder / "tasks.json").unlink()
+    keep_tasks(run, [replace(train[0], ground_truth=MathTruth("777")), *train[1:]], heldout)
+    await rescore_run(run, config, rescored_by(config, 2), *asked)
+    assert f"not the tasks that the run began with: of 4 training tasks 1 changed ({train[0].id})" in caplog.text
 
 
 async def test_repeats_lie_side_by_side(tmp_path):

@@ -91,6 +91,18 @@ def test_the_log_of_a_run_holds_what_the_program_said_meanwhile_fit_for_a_termin
     assert logging.getLogger("coachrl").handlers == before and kept.stream is None, "the file is closed"
 
 
+def test_a_traceback_in_the_log_of_a_run_holds_no_key(tmp_path, monkeypatch, no_handlers):
+    run, key = make_run(tmp_path), "sk-0123456789abcdef"
+    monkeypatch.setenv("GEMINI_API_KEY", key)
+    with run.logging():
+        try:
+            raise RuntimeError(f"401 for a call with {key}")
+        except RuntimeError as error:
+            logging.getLogger("coachrl.part").warning("it failed", exc_info=error)
+    text = (run.folder / "log.txt").read_text(encoding="utf-8")
+    assert "RuntimeError: 401 for a call with [GEMINI_API_KEY]" in text and key not in text
+
+
 def test_episodes_have_their_folder_made_again_where_it_was_removed(tmp_path):
     run = make_run(tmp_path)
     (run.folder / "episodes").rmdir()

@@ -24,6 +24,10 @@ def one_list(config):
 def overlapping(config):
     return numbered(0, 5), numbered(4, 6)
 
+def alike(config):
+    told = [Task(name, "sum", " what is 4 + 1?", ground_truth=truth) for name, truth in (("again", 5), ("other", 6))]
+    return numbered(0, 4) + told, numbered(4, 6)
+
 def three(config):
     return numbered(0, 1), numbered(1, 2), numbered(2, 3)
 
@@ -93,6 +97,17 @@ def test_of_one_list_a_seeded_part_is_held_out(load):
     assert (len(train), len(heldout)) == (4, 10) and not set(ids(train)) & set(ids(heldout))
 
 
+def test_a_task_that_is_held_out_under_another_id_is_told(load, caplog):
+    train, _ = load("alike")
+    assert len(train) == 6 and [record.getMessage() for record in caplog.records] == [
+        "tasks.source=task_functions:alike: 1 of 6 training tasks are held out under another id (again): what is "
+        "measured on those was trained on"
+    ]
+    caplog.clear()
+    load("pair")
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.05, 1), (0.1, 3), (0.13, 3), (0.5, 15)])
 def test_of_any_share_one_task_is_held_out_at_least(load, share, count):
     train, heldout = load("one_list", f"tasks.heldout_share={share}")
@@ -111,7 +126,7 @@ def test_of_any_share_one_task_is_held_out_at_least(load, share, count):
         ("empty", "the training task set of 'task_functions:empty' is empty"),
         (
             "broken",
-            ":broken failed: KeyError: 'no such file' [(]task_functions.py, line 36",
+            ":broken failed: KeyError: 'no such file' [(]task_functions.py, line 40",
         ),
         ("own_words", "^the list is not there: fetch it first$"),
     ],

@@ -20,9 +20,8 @@ from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import drop_torn_line
 from coachrl.runs.folder import Run
-from coachrl.runs.reading import requests_of, team_of, training_episodes
+from coachrl.runs.reading import requests_of, tasks_of, team_of, training_episodes
 from coachrl.sandbox import make_sandbox
-from coachrl.tasks import load_tasks
 from coachrl.types import CoachScore
 
 
@@ -40,7 +39,7 @@ def saved_requests(run: Run, config: RunConfig) -> tuple[list[CoachRequest], lis
     """What the run's coach was asked about each action, and what the same coach said.
 
     Raises ConfigError where the run's tasks or team cannot be found again."""
-    team, tasks = team_of(run), {task.id: task for task in load_tasks(config)[0]}
+    team, tasks = team_of(run), tasks_of(run, config)
     requests: list[CoachRequest] = []
     scores: list[CoachScore] = []
     for scored in training_episodes(run):

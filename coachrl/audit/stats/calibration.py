@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from coachrl.audit.data.sample import Sample
-from coachrl.stats import CORRELATION, POSITIVE, SHARE, Estimate, estimate, ratio
+from coachrl.stats import CORRELATION, POSITIVE, SHARE, Estimate, equal_clusters, estimate, ratio
 
 _TENTHS = 100  # scores are resampled to a hundredth of a point
 _BINS = 10
@@ -129,13 +129,13 @@ def _predict(sample: Sample, of: str, category: str, notes: list[str]) -> Predic
     share_N = sample.scores / 10
     squared = sample.sums(np.zeros(n, np.int64), 1, (share_N - success_N) ** 2)
     tasks = sample.tasks
-    auc, pairs = float(roc_auc_score(success_N, score_N)), min(tasks, successes, n - successes)
+    auc, sides = float(roc_auc_score(success_N, score_N)), _smaller_side(sample, success_N)
     tau = float(stats.kendalltau(score_N, success_N).statistic) if len(grid) > 1 else 0.0
     return Prediction(
         of=of,
         category=category,
-        auc=estimate(auc, auc_R, n, tasks, of="episodes", null=0.5, limits=SHARE, clusters=pairs),
-        tau=estimate(tau, tau_R, n, tasks, of="episodes", limits=CORRELATION),
+        auc=estimate(auc, auc_R, n, tasks, of="episodes", null=0.5, limits=SHARE, clusters=sides),
+        tau=estimate(tau, tau_R, n, tasks, of="episodes", limits=CORRELATION, clusters=sides),
         brier=estimate(
             brier_score_loss(success_N, share_N),
             ratio(squared.boot_RKV[:, 0, 1], squared.boot_RKV[:, 0, 0]),
@@ -146,6 +146,14 @@ def _predict(sample: Sample, of: str, category: str, notes: list[str]) -> Predic
         ),
         brier_base=successes / n * (1 - successes / n),
         successes=successes,
+    )
+
+
+def _smaller_side(sample: Sample, success_N: NDArray[np.int64]) -> float:
+    """Successes and failures are compared: the tasks that carry the comparison are those of the rarer one, where one
+    task may hold all of it."""
+    return min(
+        equal_clusters(np.bincount(sample.task_codes_N, success_N == outcome).astype(np.float64)) for outcome in (0, 1)
     )
 
 

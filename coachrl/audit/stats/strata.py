@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.within import taken_out
-from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, estimate, holm, interval, ratio
+from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, equal_clusters, estimate, holm, interval, ratio
 from coachrl.text import plural
 
 DIMENSIONS = ("role", "category", "topic", "turn", "result", "period", "policy", "coach", "prompt")
@@ -91,13 +91,14 @@ def contrasts(
     shape = (parts, len(names), strata)
     found = sample.sums(cells_N, int(np.prod(shape)), sample.scores)
     points, boots = found.point_KV.reshape(1, *shape, 2), found.boot_RKV.reshape(-1, *shape, 2)
-    tasks_P = sample.tasks_in(part_N, parts)
-    tasks_PL = sample.tasks_in(part_N * len(names) + level_N, parts * len(names)).reshape(parts, len(names))
     spread = _spread_within(sample.scores, level_N)
     made = []
     for number, where in enumerate(sample.labels(within)):
-        tasks = int(tasks_P[number]), tasks_PL[number]
-        part = _Part(dimension, names, where, points[:, number], boots[:, number], *tasks)
+        inside_N = part_N == number
+        counts_LST = _counts(level_N * strata + stratum_N, len(names) * strata, sample, inside_N)
+        part = _Part(
+            dimension, names, where, points[:, number], boots[:, number], counts_LST.reshape(len(names), strata, -1)
+        )
         levels = range(len(names)) if len(names) > 2 else (1,)
         made += [_contrast(part, level, spread) for level in levels if _both_occur(part.points_1LSV[0], level)]
     return made
@@ -160,32 +161,43 @@ def small_strata(sample: Sample, dimension: str) -> list[str]:
 @dataclass(frozen=True)
 class _Part:
     """The rows inside of which levels are compared: sums by level and stratum, of the data and of each resample, and
-    how many tasks they are of, in all and by level."""
+    how many rows each task has there."""
 
     dimension: str
     names: Sequence[str]
     where: tuple[str, ...]
     points_1LSV: NDArray[np.float64]
     boots_RLSV: NDArray[np.float64]
-    tasks: int
-    tasks_L: NDArray[np.int64]
+    counts_LST: NDArray[np.float64]
 
 
 def _contrast(part: _Part, level: int, spread: float) -> Contrast:
     others = [other for other in range(len(part.names)) if other != level]
     versus = part.names[others[0]] if len(others) == 1 else f"other {plural(part.dimension)}"
-    fewest = int(min(part.tasks_L[level], part.tasks_L[others].sum()))
-    counts_LS = part.points_1LSV[0, ..., 0]
+    sides_2ST = np.stack([part.counts_LST[level], part.counts_LST[others].sum(axis=0)])
+    counts_2S = sides_2ST.sum(axis=2)
+    shared_S = (counts_2S > 0).all(axis=0)
+    # In `_adjusted` a row of one side weighs as much as the other side's share of its cell.
+    shares_2S = counts_2S[::-1] / np.maximum(counts_2S.sum(axis=0), 1)
 
-    def estimated(statistic: Statistic, n: int) -> Estimate:
+    def estimated(statistic: Statistic, weights_2S: NDArray[np.float64], cells_S: NDArray[np.bool_]) -> Estimate:
         value, boot_R = float(statistic(part.points_1LSV, level, others)[0]), statistic(part.boots_RLSV, level, others)
-        return estimate(value, boot_R, n, part.tasks, limits=SCORE_CHANGE, clusters=fewest)
+        compared_2ST = sides_2ST[:, cells_S]
+        tasks = int(compared_2ST.any(axis=(0, 1)).sum())
+        carrying = min(equal_clusters(weights_2S[side, cells_S] @ compared_2ST[side]) for side in (0, 1))
+        return estimate(value, boot_R, int(compared_2ST.sum()), tasks, limits=SCORE_CHANGE, clusters=carrying)
 
-    raw = estimated(_raw, int(counts_LS.sum()))
-    shared_S = (counts_LS[level] > 0) & (counts_LS[others].sum(axis=0) > 0)
-    adjusted = estimated(_adjusted, int(counts_LS[:, shared_S].sum())) if shared_S.any() else None
+    raw = estimated(_raw, np.ones_like(counts_2S), np.ones_like(shared_S))
+    adjusted = estimated(_adjusted, shares_2S, shared_S) if shared_S.any() else None
     effect = adjusted.mapped(lambda points: points / spread) if adjusted is not None and spread > 0 else None
     return Contrast(part.dimension, part.names[level], versus, part.where, raw, adjusted, effect)
+
+
+def _counts(cells_N: NDArray[np.int64], cells: int, sample: Sample, inside_N: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """How many of the rows inside each task has in each of `cells` cells."""
+    T = sample.resampler.tasks
+    pairs_N = (cells_N * T + sample.task_codes_N)[inside_N]
+    return np.bincount(pairs_N, minlength=cells * T).reshape(cells, T).astype(np.float64)
 
 
 def _halves(

@@ -31,7 +31,7 @@ from coachrl.tasks.math.plain_numbers import (
     without_modulus,
 )
 from coachrl.tasks.records import Entry, Source
-from coachrl.tasks.split import of_own_id
+from coachrl.tasks.split import normalised, of_own_id
 from coachrl.text import brief, nearest, one_line, visible
 from coachrl.types import Outcome, Task
 
@@ -257,12 +257,8 @@ def _boxed_of_solution(text: str) -> str:
 
 
 def _overlap(train: Iterable[Task], heldout: Iterable[Task]) -> list[Task]:
-    held = {_normalised(task.prompt) for task in heldout}
-    return [task for task in train if _normalised(task.prompt) in held]
-
-
-def _normalised(prompt: str) -> str:
-    return " ".join(prompt.split()).casefold()
+    held = {normalised(task.prompt) for task in heldout}
+    return [task for task in train if normalised(task.prompt) in held]
 
 
 def _right_answers(reference: str) -> list[str]:

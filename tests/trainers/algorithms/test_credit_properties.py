@@ -5,7 +5,7 @@ P2  An unknown score is neutral (more of it in test_unknown_scores).
 P3  Turns alone earn nothing.
 P4  The order of a batch, the names of roles and the split into ranks change nothing.
 
-The papers' own sums of rewards fail P1 and P3; tests show that they do.
+The papers' own sums of rewards fail P1 and P3, and so does a KL penalty; tests show that they do.
 """
 
 from dataclasses import replace
@@ -210,6 +210,13 @@ def test_the_papers_sum_pays_for_turns_where_the_coach_is_constant(options):
     team = short_and_long()
     got, _ = advantages(team, {s.action_id: 7.0 for s in team}, **options)
     assert got["short/x0"][0] < 0 < got["long/x0"][0]
+
+
+def test_a_penalty_moves_a_batch_whose_rewards_are_equal_as_far_as_rewards_would():
+    """It is added to them before they are normalized: a token that is likelier than at first is pushed back."""
+    team = [sample("a", episode="a", gap=0.1), sample("b", episode="b", gap=-0.1)]
+    got, _ = advantages(team, {"a": 7.0, "b": 7.0}, name="reinforce_pp", kl_beta=0.01)
+    assert (got["a"][0], got["b"][0]) == pytest.approx((-1.0, 1.0), rel=1e-3)
 
 
 def test_a_team_that_solves_its_task_at_once_is_not_beaten_by_one_that_collects_halves():

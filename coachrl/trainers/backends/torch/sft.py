@@ -1,7 +1,9 @@
 """Supervised warm start on demonstrations, for models that cannot start a pipeline from nothing.
 
-Demonstrations are chat-form JSONL, one {"messages": [{"role": ..., "content": ...}, ...]} a line. They are turned into
-the very token ids that a pipeline would show and sample, and only the assistant's tokens are learned.
+Demonstrations are chat-form JSONL, one {"messages": [{"role": ..., "content": ...}, ...]} a line, of which all replies
+of the assistant are learned, or {"prompt": [...], "completion": [...]}, of which the completion alone is: what stands
+in a prompt (examples, earlier turns) may be nothing to learn from. They are turned into the very token ids that a
+pipeline would show and sample.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,6 +37,7 @@ from coachrl.types import TrainSample
 _ROLES = ("system", "user", "assistant")
 _READ = ("role", "content")  # of a message
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
+Learned = Literal["replies", "last reply"]
 
 
 def run_sft(
@@ -82,11 +85,12 @@ def _writing(out_folder: Path) -> Iterator[None]:
 
 
 def load_conversations(path: Path, tokenizer: ChatTokenizer, max_length: int) -> list[TrainSample]:
-    """One sample for each line, its mask 1 on the assistant's tokens. Raises TaskError naming file and line."""
+    """One sample for each line, its mask 1 on the tokens that are learned. Raises TaskError naming file and line."""
     samples = []
     for place, record in json_lines(read_text(path, str(path), TaskError), str(path), TaskError):
         where = f"{path}, {place}"
-        sample = encode_conversation(_messages(record, where), tokenizer, where)
+        messages, learned = _conversation(record, where)
+        sample = encode_conversation(messages, tokenizer, where, learned)
         limit = min(max_length, tokenizer.context_length)
         if sample.length > limit:
             raise TaskError(
@@ -98,15 +102,18 @@ def load_conversations(path: Path, tokenizer: ChatTokenizer, max_length: int) ->
     return samples
 
 
-def encode_conversation(messages: Sequence[Message], tokenizer: ChatTokenizer, name: str) -> TrainSample:
+def encode_conversation(
+    messages: Sequence[Message], tokenizer: ChatTokenizer, name: str, learned: Learned = "replies"
+) -> TrainSample:
     """A conversation as the ids that a policy would have seen and sampled. Its last message is the assistant's."""
     first = next(i for i, message in enumerate(messages) if message["role"] == "assistant")
     ids = prompt = tokenizer.encode_chat(messages[:first])
     mask: list[float] = []
     for place in range(first, len(messages), 2):
         reply = tokenizer.encode_reply(messages[place]["content"])
-        mask += [1.0] * len(reply)
-        if place + 1 == len(messages):
+        is_last = place + 1 == len(messages)
+        mask += [float(is_last or learned == "replies")] * len(reply)
+        if is_last:
             ids = (*ids, *reply)
             break
         ids = tokenizer.continue_chat(ids, reply, [messages[place + 1]])
@@ -123,12 +130,24 @@ def learning_rate_at(step: int, total_steps: int, settings: SftConfig) -> float:
     return settings.learning_rate * min(1.0, rising, falling)
 
 
-def _messages(record: Any, where: str) -> list[Message]:
-    """Raises TaskError for a record that is no conversation, or means more than its texts: `_READ` alone is learned
-    from, and a call of a function that was left out would be learned as an empty reply."""
+def _conversation(record: Any, where: str) -> tuple[list[Message], Learned]:
+    """Its messages, and which of them are learned from."""
+    if isinstance(record, dict) and "messages" not in record and "completion" in record:
+        prompt, completion = record.get("prompt"), record["completion"]
+        if not isinstance(prompt, list) or not isinstance(completion, list) or len(completion) != 1:
+            raise TaskError(
+                f'{where}: {{"prompt": [...], "completion": [...]}} with one message to complete is expected'
+            )
+        return _messages([*prompt, *completion], where), "last reply"
     messages = record.get("messages") if isinstance(record, dict) else None
     if not isinstance(messages, list) or not messages:
         raise TaskError(f'{where}: {{"messages": [...]}} with at least one message is expected')
+    return _messages(messages, where), "replies"
+
+
+def _messages(messages: list[Any], where: str) -> list[Message]:
+    """Raises TaskError for what is no conversation, or means more than its texts: `_READ` alone is learned from, and a
+    call of a function that was left out would be learned as an empty reply."""
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):
             raise TaskError(f"{where}: every message needs a role and a content, both text")

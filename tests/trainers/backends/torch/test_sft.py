@@ -69,6 +69,16 @@ def test_only_the_assistants_tokens_are_learned(tokenizer):
     assert learned == [*tokenizer.encode_reply("one"), *tokenizer.encode_reply("two")]
 
 
+def test_of_a_prompt_and_its_completion_the_completion_alone_is_learned(tokenizer, write_jsonl):
+    """The agent has read the same, and what it wrote in an earlier turn may be what it must not learn."""
+    messages = conversation("hi", "one", "and?", "two", system="count")["messages"]
+    path = write_jsonl({"messages": messages}, {"prompt": messages[:-1], "completion": messages[-1:], "score": 9.0})
+    whole, asked = load_conversations(path, tokenizer, 100)
+    ids = [np.concatenate([sample.prompt_ids_P, sample.response_ids_L]).tolist() for sample in (whole, asked)]
+    assert ids[0] == ids[1] and (whole.mask_L > 0).sum() > (asked.mask_L > 0).sum()
+    assert asked.response_ids_L[asked.mask_L > 0].tolist() == [*tokenizer.encode_reply("two")]
+
+
 def test_the_model_learns_and_the_folder_loads(tiny_model, tmp_path, write_jsonl):
     lines = []
     stats = run_sft(write_jsonl(*demonstrations(40)), tiny_model, tmp_path / "out", FAST, lines.append)
@@ -128,6 +138,10 @@ def test_the_learning_rate_rises_and_falls():
         ("[]", "at least one message"),
         ({"messages": []}, "at least one message"),
         ({"prompt": "x"}, "at least one message"),
+        ({"prompt": [USER], "completion": "x"}, "with one message to complete"),
+        ({"prompt": [USER], "completion": []}, "with one message to complete"),
+        ({"completion": [USER]}, "with one message to complete"),
+        ({"prompt": [USER], "completion": [USER]}, "must begin with a prompt"),
         ({"messages": [{"role": "user"}]}, "a role and a content"),
         ({"messages": ["hi"]}, "a role and a content"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "'robot'"),
