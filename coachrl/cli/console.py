@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -37,7 +38,8 @@ class Waiting:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the line away."""
+        """Take the line away: something is printed."""
+        _open_closed_streams()
         thread, self._thread = self._thread, None
         if thread is not None:
             self._ended.set()
@@ -55,6 +57,16 @@ class Waiting:
             seconds += 1
         sys.stderr.write("\r\x1b[2K")
         sys.stderr.flush()
+
+
+def _open_closed_streams() -> None:
+    """Code of the user's own may have closed the standard streams, or put nothing in their place. Python leaves the
+    files open that they write to."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None or getattr(stream, "closed", False):
+            with contextlib.suppress(OSError):
+                setattr(sys, name, open(number, "w", errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 
 waiting = Waiting()
