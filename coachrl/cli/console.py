@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -106,6 +107,7 @@ err = PlainConsole(stderr=True, soft_wrap=True)
 
 _PATIENCE_S = 0.5
 _ERROR_CHARS = 4000
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk that stderr was sent to
 
 
 def print_table(table: Table) -> None:
@@ -151,4 +153,8 @@ class ConsoleHandler(logging.Handler):
         except (TypeError, ValueError):  # arguments that do not fit their message are a bug, and end no run
             self.handleError(record)
             return
-        err.print(f"{record.levelname.lower()}: {line}", style="yellow")
+        try:
+            err.print(f"{record.levelname.lower()}: {line}", style="yellow")
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise  # else the run goes on without a warning's words

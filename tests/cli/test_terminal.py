@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501
 import asyncio
+import io
 import json
 import logging
 import subprocess
@@ -192,3 +193,13 @@ def test_what_the_encoding_of_a_terminal_lacks_is_spelled_out(tmp_path, encoding
     done = subprocess.run([sys.executable, "-X", "utf8", "-c", code], cwd=tmp_path, capture_output=True)
     assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
     assert "prompt: réseau…".encode(encoding, "backslashreplace") in done.stdout
+
+
+def test_a_warning_that_a_full_disk_does_not_take_ends_nothing(monkeypatch, capsys):
+    record = logging.LogRecord("coachrl", logging.WARNING, "here", 1, "half a %s", ("word",), None)
+    full = io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True)
+    with full, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", full)
+        ConsoleHandler().handle(record)
+    ConsoleHandler().handle(record)
+    assert "warning: half a word" in capsys.readouterr().err
