@@ -64,7 +64,9 @@ def said(error: BaseException) -> str:
     class, which may be anybody's, raises in place of giving a text."""
     try:
         return redacted(str(error), secrets_of(KEY_CHARS))
-    except (Exception, SystemExit) as raised:  # noqa: BLE001  the boundary to that class
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:  # noqa: BLE001  the boundary to that class
         return f"(its text cannot be made: {type(raised).__name__})"
 
 
@@ -96,7 +98,9 @@ def brief(value: Any) -> str:
         return one_line(repr(value))
     except (ValueError, RecursionError):
         return f"a {type(value).__name__} too large to show"
-    except (Exception, SystemExit) as raised:  # noqa: BLE001  the boundary to that class
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:  # noqa: BLE001  the boundary to that class
         return f"a {type(value).__name__} (its text cannot be made: {type(raised).__name__})"
 
 

@@ -82,8 +82,16 @@ def test_both_streams_are_shown_and_of_a_failure_the_last_line_is_told():
 
 
 class Mute:
+    def __init__(self, error=LookupError):
+        self.error = error
+
     def __repr__(self):
-        raise LookupError("its session is closed")
+        raise self.error("its session is closed")
+
+
+class MuteError(BaseException):
+    def __str__(self):
+        raise GeneratorExit
 
 
 def test_numbers_and_names_in_messages():
@@ -93,6 +101,8 @@ def test_numbers_and_names_in_messages():
     assert nearest("MODEL", ["model", "Model"]) == ", did you mean 'Model'?"
     assert brief("x") == "'x'" and brief(10**5000) == "a int too large to show"
     assert brief(Mute()) == "a Mute (its text cannot be made: LookupError)"
+    assert brief(Mute(GeneratorExit)) == "a Mute (its text cannot be made: GeneratorExit)"
+    assert first_line(MuteError()) == "(its text cannot be made: GeneratorExit)"
     assert first_line(ValueError("a\nb")) == "a" and first_line(ValueError()) == "ValueError"
 
 

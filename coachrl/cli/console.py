@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
@@ -37,7 +39,8 @@ class Waiting:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the line away."""
+        """Take the line away: something is printed."""
+        _open_closed_streams()
         thread, self._thread = self._thread, None
         if thread is not None:
             self._ended.set()
@@ -55,6 +58,16 @@ class Waiting:
             seconds += 1
         sys.stderr.write("\r\x1b[2K")
         sys.stderr.flush()
+
+
+def _open_closed_streams() -> None:
+    """Code of the user's own may have closed the standard streams, or put nothing in their place. Python leaves the
+    files open that they write to."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None or getattr(stream, "closed", False):
+            with contextlib.suppress(OSError):
+                setattr(sys, name, open(number, "w", errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 
 waiting = Waiting()
@@ -94,6 +107,7 @@ err = PlainConsole(stderr=True, soft_wrap=True)
 
 _PATIENCE_S = 0.5
 _ERROR_CHARS = 4000
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk that stderr was sent to
 
 
 def print_table(table: Table) -> None:
@@ -139,4 +153,8 @@ class ConsoleHandler(logging.Handler):
         except (TypeError, ValueError):  # arguments that do not fit their message are a bug, and end no run
             self.handleError(record)
             return
-        err.print(f"{record.levelname.lower()}: {line}", style="yellow")
+        try:
+            err.print(f"{record.levelname.lower()}: {line}", style="yellow")
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise  # else the run goes on without a warning's words

@@ -11,16 +11,17 @@ import logging
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.text import nearest, one_line, said
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _PACKAGE = Path(__file__).parent.parent
 _RAISE = dis.opmap["RAISE_VARARGS"]
@@ -53,6 +54,30 @@ def user_code(what_failed: str, error: type[CoachrlError]) -> Iterator[None]:
         if not is_own_doing(raised):
             raise
         raise error(f"{what_failed}: {raised_in(raised)}") from raised
+
+
+async def awaited(given: Awaitable[T]) -> T:
+    """What code of the user's own gives in the end. It has a task of its own: where it cancels the one that it runs in,
+    that is none of the run's, and `is_own_doing` can tell."""
+    ending: list[BaseException] = []
+
+    async def work() -> T | None:
+        try:
+            return await given
+        except asyncio.CancelledError:
+            raise
+        except BaseException as raised:  # noqa: BLE001  what ends a program, asyncio lets out of the event loop
+            ending.append(raised)
+            return None
+
+    try:
+        result = await asyncio.create_task(work())
+    finally:
+        if inspect.iscoroutine(given):  # which is told that nobody awaits it, where it was given up before it began
+            given.close()
+    if ending:
+        raise ending[0]
+    return cast(T, result)
 
 
 def is_own_doing(raised: BaseException) -> bool:

@@ -263,12 +263,13 @@ def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
 
 def _digests(call: Call, messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """One for each beginning of the conversation. Equal ones are the same to the role's model; white space at the ends
-    of a message, and ids of calls, are what clients change on the way."""
+    of a message, ids of calls, and a name beside a reply are what clients change on the way."""
     digest = hashlib.sha256(_canonical([call.role, offered(call)]))
     found = []
     for message in messages:
         calls = [_function(asked) for asked in message.get("tool_calls", ())]
-        digest.update(_canonical([message["role"], message["content"].strip(), calls]))
+        name = message.get("name") if message["role"] != "assistant" else None
+        digest.update(_canonical([message["role"], name, message["content"].strip(), calls]))
         found.append(digest.hexdigest())
     return found
 

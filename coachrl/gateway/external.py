@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
 
 from coachrl.coach.clients.base import ChatRequest, StreamBroken, TransientCoachError
 from coachrl.coach.clients.base import Reply as CoachReply
 from coachrl.coach.clients.keys import check_sendable
 from coachrl.coach.clients.ledger import Ledger, Message, calls_to
 from coachrl.coach.clients.litellm import LiteLLMClient, import_litellm
-from coachrl.coach.clients.providers import longest_reply, price_of, resolve_model
+from coachrl.coach.clients.providers import can_stream, longest_reply, price_of, resolve_model
 from coachrl.coach.clients.retrying import ChatClientFactory, RetryingClient
 from coachrl.coach.clients.secrets import keyless
 from coachrl.config import CoachConfig, Section
@@ -157,12 +157,13 @@ class _ExternalModel(LiteLLMClient):
     def __init__(self, model: str, api_base: str | None, settings: CoachConfig) -> None:
         of_coaches = {"thinking_budget": None, "reasoning_effort": None, "timeout_s": _LONGEST_S}
         super().__init__(model, api_base, settings.model_copy(update=of_coaches))
+        self._can_stream = can_stream(model)
 
     async def complete(self, request: ChatRequest) -> CoachReply:
         """What an app has read the beginning of is not asked for again, whatever ended it."""
         assert isinstance(request, _CallRequest)
         call, telling = request.call, None
-        if call.tell is not None and call.n == 1:  # LiteLLM's streams hold one reply
+        if call.tell is not None and call.n == 1 and self._can_stream:  # LiteLLM's streams hold one reply
             telling = _Telling(call.tell)
         try:
             return await super().complete(replace(request, call=replace(call, tell=telling)))
@@ -190,11 +191,16 @@ class _ExternalModel(LiteLLMClient):
     async def _streamed(self, arguments: Mapping[str, Any], tell: Callable[[Piece], None]) -> Any:
         """An answer whose text is told as it comes. Who gives up ends the provider's call with it."""
         stream = await self._litellm.acompletion(stream=True, stream_options={"include_usage": True}, **arguments)
+        chunks = _Chunks(stream.completion_stream) if isinstance(stream.completion_stream, AsyncIterable) else None
+        if chunks is not None:
+            stream.completion_stream = chunks
         async with contextlib.aclosing(stream):
             async for chunk in stream:
                 for choice in chunk.choices:
                     if choice.delta.content:
                         tell(Piece(0, choice.delta.content, 0))  # how much was read, the provider says in the end
+            if chunks is not None and chunks.problem:
+                raise self._unreadable(ValueError(chunks.problem))
             # LiteLLM makes an ending of its own for a stream that has none.
             if not (stream.received_finish_reason or stream.intermittent_finish_reason):
                 raise self._broken_off("its stream ended in the middle of a reply")
@@ -226,6 +232,74 @@ class _ExternalModel(LiteLLMClient):
         if isinstance(error, self._litellm.exceptions.UnsupportedParamsError):  # which are the app's
             return CoachError(str(explained))
         return explained
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class _AskedFunction(_Part):
+    """Its arguments are text, or data from servers that have it so."""
+
+    name: StrictStr | None = None
+
+
+class _Asked(_Part):
+    index: StrictInt | None = None
+    id: StrictStr | None = None
+    function: _AskedFunction | None = None
+
+
+class _Delta(_Part):
+    """What a chunk of a stream adds to a reply."""
+
+    content: StrictStr | None = None
+    tool_calls: list[_Asked] | None = None
+
+
+class _Chunks:
+    """A provider's stream as LiteLLM goes through it: of the reply that was asked for alone, which OpenAI's clients
+    tell from others by its number, and up to a chunk that cannot be read. LiteLLM would make one reply of all, and pass
+    over what it cannot read. problem: what that was."""
+
+    def __init__(self, chunks: AsyncIterable[Any]) -> None:
+        self._chunks, self._iterator, self.problem = chunks, aiter(chunks), ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._chunks, name)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        while not self.problem:
+            chunk = await anext(self._iterator)
+            choices = getattr(chunk, "choices", None)
+            if not choices:
+                return chunk
+            chunk.choices = [choice for choice in choices if _is_first(choice)]
+            self.problem = _problem(chunk.choices)
+            if not self.problem and (chunk.choices or getattr(chunk, "usage", None)):
+                return chunk
+        raise StopAsyncIteration
+
+
+def _is_first(choice: Any) -> bool:
+    """Some servers give no number."""
+    index = getattr(choice, "index", 0)
+    return not (isinstance(index, int) and index > 0)
+
+
+def _problem(choices: Sequence[Any]) -> str:
+    """Why a chunk cannot be read; empty where it can."""
+    try:
+        for choice in choices:
+            if choice.delta is not None:
+                _Delta.model_validate(choice.delta)
+    except ValidationError as error:
+        wrong = error.errors(include_input=False)[0]
+        return f"delta.{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+    return ""
 
 
 class _Telling:

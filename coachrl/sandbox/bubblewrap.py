@@ -231,6 +231,10 @@ def explain(stderr: str) -> str:
     """What to do about a bubblewrap that does not start, from its own words and the kernel's settings."""
     if "proc on" in stderr:
         return "this container hides parts of /proc: start it with --security-opt systempaths=unconfined"
+    if "Can't read /proc/" in stderr:
+        return "mount /proc where coachrl runs"
+    if any(word in stderr for word in ("Resource temporarily unavailable", "can't start new thread")):
+        return "this user may start no more processes: end some, or allow more (`ulimit -u`, a container's pids)"
     settings = {
         "kernel/apparmor_restrict_unprivileged_userns": ("1", "0", " or give bwrap an AppArmor profile with `userns,`"),
         "kernel/unprivileged_userns_clone": ("0", "1", ""),

@@ -210,7 +210,13 @@ class LocalSandbox(Sandbox):
         ours.setblocking(False)
         errors = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the zygote
         with theirs:
-            zygote = _Zygote(bubblewrap.start(self._packages, theirs.fileno(), errors), ours, errors)
+            try:
+                started = bubblewrap.start(self._packages, theirs.fileno(), errors)
+            except OSError as error:  # no process can be started
+                ours.close()
+                words = error.strerror or str(error)
+                raise StartFailure(words, bubblewrap.explain(words)) from error
+        zygote = _Zygote(started, ours, errors)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 ready = await asyncio.get_running_loop().sock_recv(ours, 16)

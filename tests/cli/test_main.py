@@ -54,6 +54,17 @@ def test_a_run_that_loses_the_current_folder_says_how_it_goes_on(tmp_path, monke
     assert told.startswith("error: the current folder cannot be used") and "coachrl train --resume /runs/a" in told
 
 
+@pytest.mark.parametrize("does", ["sys.stdout.close(); sys.stderr.close()", "sys.stdout = sys.stderr = None"])
+def test_a_command_goes_on_printing_where_code_of_the_users_own_has_closed_its_streams(tmp_path, does):
+    (tmp_path / "my_tasks.py").write_text(
+        "import sys\nfrom coachrl.types import Task\n"
+        f"def load(config):\n    {does}\n"
+        "    return [Task(f'sum-{n}', 'sums', 'Add.', ground_truth='1') for n in range(10)]\n"
+    )
+    done = coachrl("tasks", "list", "tasks.source=my_tasks:load", cwd=tmp_path)
+    assert done.returncode == 0 and "sum-3" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("line", ["train --resume --help", "coaches try --action --help", "sft --data x --out --help"])
 def test_help_is_no_value_of_an_option(line):
     """Who stops in the middle of a line to ask what comes next."""

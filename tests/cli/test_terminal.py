@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501
 import asyncio
+import io
 import json
 import logging
 import subprocess
@@ -234,3 +235,13 @@ def test_a_traceback_that_is_logged_to_the_terminal_holds_no_key(monkeypatch, ca
     ConsoleHandler().emit(record)
     shown = capsys.readouterr().err
     assert "RuntimeError: 401 for [GEMINI_API_KEY]" in shown and key not in shown
+
+
+def test_a_warning_that_a_full_disk_does_not_take_ends_nothing(monkeypatch, capsys):
+    record = logging.LogRecord("coachrl", logging.WARNING, "here", 1, "half a %s", ("word",), None)
+    full = io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True)
+    with full, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", full)
+        ConsoleHandler().handle(record)
+    ConsoleHandler().handle(record)
+    assert "warning: half a word" in capsys.readouterr().err

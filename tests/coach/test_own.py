@@ -280,8 +280,10 @@ async def test_numbers_of_numpy_in_a_score_are_numbers(module: str, tmp_path: Pa
     assert type(score.process_0_10) is float
 
 
-async def test_a_task_that_a_coach_had_cancelled_fails_one_score(module: str) -> None:
-    [score] = await score_all(CoachPool(OwnCoach(f"{module}:cancelled"), concurrency=1), [REQUEST])
+@pytest.mark.parametrize("name", ["cancelled", "cancels"])
+async def test_a_task_that_a_coach_has_cancelled_fails_one_score(module: str, name: str) -> None:
+    """Also the one that it runs in."""
+    [score] = await score_all(CoachPool(OwnCoach(f"{module}:{name}"), concurrency=1), [REQUEST])
     assert score.status == "failed" and "CancelledError" in score.rationale
 
 

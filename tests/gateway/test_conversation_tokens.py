@@ -65,6 +65,15 @@ def test_what_was_led_with_other_tools_or_is_another_episodes_is_read_afresh():
     assert read(known, *talk, role="coder", tools=(LOOK_UP,)).startswith("<user>")
 
 
+def test_who_says_something_counts_in_what_is_asked_and_not_in_a_reply():
+    """Some templates show names; some clients give replies the name of their agent."""
+    known = Conversations()
+    question, reply = led(known, "one", {**user("a"), "name": "Ann"})
+    talk = (question, {**reply, "name": "planner"}, user("b"))
+    assert read(known, *talk).startswith("[one?]ONE")
+    assert read(known, {**question, "name": "Bob"}, *talk[1:]).startswith("<user>")
+
+
 class ThinkingTokenizer(CharacterTokenizer):
     """Its prompts show where a reply is opened with thinking."""
 

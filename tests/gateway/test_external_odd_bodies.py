@@ -44,11 +44,11 @@ def asks(arguments, name="height_of", id_="1"):
     return {"role": "assistant", "content": None, "tool_calls": [{"id": id_, "type": "function", "function": function}]}
 
 
-async def complete(step, **more):
+async def complete(step, model="openai/judge", **more):
     """The replies to one call, and the dollars that the budget counts for it."""
     async with ScriptedServer([step]) as server:
         providers = LiteLLMProviders(
-            {"critic": GatewayRole(external="openai/judge", api_base=server.openai_base, max_new_tokens=100)}
+            {"critic": GatewayRole(external=model, api_base=server.openai_base, max_new_tokens=100)}
         )
         factory = make_client_factory(PRICES, None)
         providers.connect(factory, None)
@@ -161,6 +161,63 @@ async def test_an_answer_that_litellm_cannot_read_is_one_line():
     with pytest.raises(ProviderFailed) as failed:
         await complete(answer(says(7)))
     assert "Traceback" not in str(failed.value)
+
+
+SECOND = {"content": "Not asked for.", "of_choice": {"index": 1}}
+SECOND_ENDS = {"of_choice": {"index": 1, "finish_reason": "length"}}
+
+
+@pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
+async def test_a_second_reply_in_a_stream_is_none_of_the_first(model):
+    """OpenAI's clients tell replies apart by their number; LiteLLM makes one of all."""
+    told = []
+    step = Step(deltas=(SECOND, says("well"), SECOND, {"content": " done"}, SECOND_ENDS))
+    [reply], _ = await complete(step, model, tell=lambda piece: told.append(piece.text))
+    assert reply.text == "well done" == "".join(told) and reply.finish_reason == "stop"
+
+
+async def test_a_stream_in_which_only_a_second_reply_ends_broke_off():
+    step = Step("end", deltas=(says("well"), SECOND_ENDS))
+    with pytest.raises(ProviderFailed, match="ended in the middle"):
+        await complete(step, tell=lambda piece: None)
+
+
+def function(**more):
+    return {"index": 0, "id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}, **more}
+
+
+@pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
+@pytest.mark.parametrize(
+    "delta",
+    [
+        *[{"content": odd} for odd in (7, 0, True, [], {}, [{"type": "text", "text": "well"}])],
+        *[{"tool_calls": odd} for odd in (7, {"a": 1}, [function(index="z")], [function(id=1)])],
+        {"tool_calls": [function(function={"name": 7, "arguments": "{}"})]},
+    ],
+    ids=str,
+)
+async def test_a_chunk_that_cannot_be_read_is_the_providers_fault(model, delta):
+    """As it is in a whole reply. LiteLLM passes over most of them, and the reply would lack what they held."""
+    with pytest.raises(ProviderFailed):
+        await complete(Step(deltas=(says("A "), delta, {"content": "b"})), model, tell=lambda piece: None)
+
+
+async def test_a_model_without_streams_has_its_calls_of_functions_once():
+    """LiteLLM makes a stream of a whole answer of OpenAI's Responses, and doubles the arguments in it."""
+    call = {
+        "type": "function_call",
+        "id": "f",
+        "call_id": "1",
+        "name": "f",
+        "arguments": '{"a": 1}',
+        "status": "completed",
+    }
+    counts = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+    body = {"id": "r", "object": "response", "created_at": 1, "model": "m", "status": "completed", "output": [call]}
+    step = Step(body=json.dumps({**body, "usage": counts, "parallel_tool_calls": True, "tools": [], "metadata": {}}))
+    for model in ("openai/o1-pro", "openai/responses/mine"):
+        [reply], _ = await complete(step, model, tell=lambda piece: None)
+        assert [dict(asked.arguments) for asked in reply.tool_calls] == [{"a": 1}]
 
 
 DEEP = "[" * 100_000

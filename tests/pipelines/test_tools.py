@@ -125,6 +125,13 @@ async def leaves_later() -> str:
     raise SystemExit(3)
 
 
+async def cancels() -> str:
+    """Cancels the task that it runs in."""
+    asyncio.current_task().cancel()
+    await asyncio.sleep(0)
+    return "never"
+
+
 def drawn() -> int:
     """Gives one after another."""
     yield 1
@@ -139,7 +146,8 @@ builtin = max
 
 ASK = parse_prompt("---\nfields: [problem]\n---\n{{problem}}", "ask")
 ROLE = Role("asker", policy="asker", prompt=ASK, tool_timeout_s=5.0, tool_result_chars=60, max_turns=3)
-NAMES = ("add", "later", "broken", "leaves", "unspeakable", "hangs", "long", "hidden", "moved", "mute", "leaves_later")
+NAMES = ("add", "later", "broken", "leaves", "unspeakable", "hangs", "long", "hidden", "moved", "mute")
+NAMES += ("leaves_later", "cancels")
 
 
 def paths(*names):
@@ -197,6 +205,7 @@ def test_a_model_is_told_the_signature_and_the_docstring():
         (call("leaves"), "error: leaves failed: RuntimeError: SystemExit: 3"),
         (call("unspeakable"), "error: unspeakable failed: RuntimeError: Unspeakable: (its text cannot be made"),
         (call("leaves_later"), "error: leaves_later failed: SystemExit: 3"),
+        (call("cancels"), "error: cancels failed: CancelledError:"),
         (call("hidden", first=2), "3"),
         (call("moved", by={"x": 2}), '{"x": 3, "y": 2}'),
         (call("mute"), "error: its result cannot be written as JSON"),

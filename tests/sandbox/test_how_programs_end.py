@@ -119,6 +119,9 @@ def test_what_bubblewrap_says_of_its_child_may_come_in_pieces(pieces, first):
             "--security-opt seccomp=unconfined",
         ),
         ("No permissions to create new namespace", {}, "--security-opt seccomp=unconfined"),
+        ("bwrap: Can't read /proc/sys/kernel/overflowuid: No such file or directory", {}, "mount /proc"),
+        ("bwrap: Creating new namespace failed: Resource temporarily unavailable", {}, "`ulimit -u`"),
+        ("RuntimeError: can't start new thread", {}, "`ulimit -u`"),
         ("unknown option --userns-block-fd", {"user/max_user_namespaces": "100"}, "bubblewrap 0.5 or later"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 import sys
 
@@ -71,6 +73,15 @@ async def test_a_hole_in_the_wall_fails_closed_each_time(local, monkeypatch):
         with pytest.raises(SandboxUnavailable, match=r"host files: .*/etc/passwd"):
             await holed.open({})
     await holed.close()
+
+
+async def test_a_user_who_may_start_no_more_processes_is_told_of_the_limit(monkeypatch):
+    def begin(*_):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(bubblewrap, "_begin", begin)
+    with pytest.raises(SandboxUnavailable, match=r"does not start: Resource temporarily unavailable; .*`ulimit -u`"):
+        await make_sandbox(SandboxConfig()).open({})
 
 
 async def test_unknown_package_is_a_config_error():

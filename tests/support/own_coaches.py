@@ -222,6 +222,11 @@ async def cancelled(request):
     await task
 
 
+async def cancels(request):
+    asyncio.current_task().cancel()
+    await asyncio.sleep(0)
+
+
 class Priced:
     usd = 0.25
 

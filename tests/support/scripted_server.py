@@ -286,7 +286,9 @@ _CHUNK = {"id": "scripted", "object": "chat.completion.chunk", "created": 0, "mo
 
 
 def _chunk(delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
-    return _event({**_CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
+    delta, choice = dict(delta), {"index": 0, "finish_reason": finish_reason}
+    choice |= delta.pop("of_choice", {})
+    return _event({**_CHUNK, "choices": [{**choice, "delta": delta}]})
 
 
 def _event(data: Mapping[str, Any]) -> bytes:

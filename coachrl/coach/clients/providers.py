@@ -111,6 +111,16 @@ def longest_reply(model: str) -> int | None:
     return longest if isinstance(longest, int) and longest > 0 else None
 
 
+def can_stream(model: str) -> bool:
+    """Whether LiteLLM passes a stream of `model` on. Where its table says that there is none, or does not know a model
+    that is asked over OpenAI's Responses, it makes one of the whole reply, with the arguments of functions twice."""
+    name = model.replace("/responses/", "/", 1)
+    entry = _table_entry(name)
+    if entry is None:
+        return name == model
+    return entry.get("supports_native_streaming") is not False
+
+
 def _table_entry(model: str) -> Mapping[str, Any] | None:
     """What LiteLLM's table says of `model`: by the full name, or by the bare one where it is this provider's."""
     table: Mapping[str, Mapping[str, Any]] = import_litellm(model).model_cost

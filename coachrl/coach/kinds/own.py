@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.coach.base import Checkable, CoachRequest
-from coachrl.config.choices import check_no_generator, check_takes, import_by_path, is_own_doing, raised_in, user_code
+from coachrl.config.choices import (
+    awaited,
+    check_no_generator,
+    check_takes,
+    import_by_path,
+    is_own_doing,
+    raised_in,
+    user_code,
+)
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
 from coachrl.jsonl import json_line
 from coachrl.runs.records import score_from_record
@@ -109,7 +117,7 @@ class OwnCoach:
             return given
         try:
             async with asyncio.timeout(self._give_up_after_s) as clock:
-                return await given
+                return await awaited(given)
         except TimeoutError as error:
             if not clock.expired():  # it is the user's own
                 raise

@@ -25,7 +25,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
-from coachrl.config.choices import check_no_generator, import_by_path, is_own_doing
+from coachrl.config.choices import awaited, check_no_generator, import_by_path, is_own_doing
 from coachrl.errors import ConfigError, ToolError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
@@ -215,9 +215,11 @@ async def _within(timeout_s: float, tool: Tool, arguments: dict[str, Any]) -> An
     try:
         async with asyncio.timeout(timeout_s) as clock:
             if inspect.iscoroutinefunction(tool.function):
-                return await tool.function(**arguments)
+                return await awaited(tool.function(**arguments))
             given = await in_a_thread(lambda: tool.function(**arguments), "coachrl-tool")
-            return await given if inspect.isawaitable(given) else given  # a decorator may hide that it is async
+            return (
+                await awaited(given) if inspect.isawaitable(given) else given
+            )  # a decorator may hide that it is async
     except BaseException as error:  # the boundary to the user's own function, whatever it raises
         if not is_own_doing(error):
             raise

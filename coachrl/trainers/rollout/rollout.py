@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, sees_outcome
-from coachrl.config.choices import is_own_doing, raised_in
+from coachrl.config.choices import awaited, is_own_doing, raised_in
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.outcomes import checked_outcome
@@ -181,7 +181,8 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
             try:
                 workspace = await team.open(context.sandbox)
                 # What it does to its task, others that play the same one do not see.
-                outcome: object = await context.pipeline.run(copy.deepcopy(spec.task), team, workspace)
+                running = context.pipeline.run(copy.deepcopy(spec.task), team, workspace)
+                outcome: object = await awaited(running)
                 return checked_outcome(outcome, f"pipeline {context.pipeline.name}: run()")
             finally:
                 await team.close()

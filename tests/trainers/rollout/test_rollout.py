@@ -288,6 +288,16 @@ async def test_a_task_of_its_own_that_a_pipeline_has_cancelled_is_not_the_end_of
             await rollout(SPECS, Heard().context(Canceller(), episode_timeout_s=timeout_s))
 
 
+async def test_a_pipeline_that_cancels_the_task_it_runs_in_is_named_as_the_fault():
+    class Canceller(Pair):
+        async def run(self, task, team, workspace):
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+
+    with pytest.raises(ConfigError, match=r"^pipeline pair failed: CancelledError: \(test_rollout.py, line \d+\)$"):
+        await rollout(SPECS, Heard().context(Canceller()))
+
+
 async def test_a_pipeline_that_returns_no_outcome_is_named_as_the_fault():
     class Forgetful(Pair):
         async def run(self, task, team, workspace):
