@@ -113,7 +113,10 @@ def _train(setting: Setting, rows: Rows, name: str, within_s: float, *more: str)
     code, ended = finish(process, within_s)
     good = code == 0 or (ended and code == 143)
     rows.judge("coachrl train ended", f"with {code}{', when its time was up' if ended else ''}", "0, or 143", good)
-    return Run.open(setting.folder / "runs" / name)
+    folder = setting.folder / "runs" / name
+    if not folder.is_dir():  # a run that has done nothing leaves none
+        raise RuntimeError(f"coachrl train ended before it had evaluated or trained, after {within_s:.0f} s at most")
+    return Run.open(folder)
 
 
 def _judge_gaps(rows: Rows, steps: Sequence[dict[str, float]]) -> None:
