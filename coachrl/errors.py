@@ -157,13 +157,13 @@ class EngineGone(EngineLost):
     alone, so that another process has to go on with the run."""
 
 
+class EngineStuck(EngineGone):
+    """An engine in this process does not answer: the thread that it hangs in ends with the process."""
+
+
 class GoesOnElsewhere(Exception):
     """Not a failure: another process is to go on with the run in this `folder`, for the `restarts`-th time."""
 
     def __init__(self, folder: Path, restarts: int) -> None:
         super().__init__(f"restart {restarts} of {folder}")
         self.folder, self.restarts = folder, restarts
-
-
-class EngineStuck(EngineGone):
-    """An engine in this process does not answer: the thread that it hangs in ends with the process."""

@@ -202,7 +202,7 @@ def estimate(
     finite_R = boot_R[np.isfinite(boot_R)]
     is_resampled = G > 1 and len(finite_R) > len(boot_R) / 2
     spread = float(finite_R.std(ddof=1)) if is_resampled else 0.0
-    if tasks > 1 and limits[0] == 0 and np.isfinite(limits[1]) and value in limits:
+    if G > 1 and limits[0] == 0 and np.isfinite(limits[1]) and value in limits:
         return at_limit(float(value), n, tasks, of, null, limits, G)
     if not limits[0] < value < limits[1] or spread <= _NOTHING:
         is_steady = is_resampled and spread <= _NOTHING and len(finite_R) == len(boot_R)

@@ -7,9 +7,8 @@ import errno
 import io
 import logging
 import os
-import signal
+import subprocess
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -37,12 +36,11 @@ from coachrl.cli.serve import serve
 from coachrl.cli.sft import sft
 from coachrl.cli.tasks import tasks_app
 from coachrl.cli.train import train
+from coachrl.cli.uncaught import uncaught_told_without_keys
 from coachrl.cli.view import view
 from coachrl.errors import CoachrlError, GoesOnElsewhere
 from coachrl.resources import engine_hangs
 from coachrl.text import logged, nearest
-
-_AGAIN_S = 0.05  # by then Python has tidied up
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Of the Click that this Typer stands on, which is a package, or a part of Typer itself."""
@@ -168,34 +166,21 @@ def _usage_line(error: Any) -> str:
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 wrong usage or configuration, 3 an audit threshold."""
-    _open_closed_streams()
-    told_before, sys.unraisablehook = sys.unraisablehook, _raise_lost_interrupts
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         # What a terminal's encoding lacks (an ellipsis in Latin-1) is spelled out: it would end the command.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        _run()
+        with uncaught_told_without_keys():
+            _run()
     except SystemExit as end:
         if engine_hangs():
             _end_now(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
-    finally:
-        sys.unraisablehook = told_before
 
 
-def _raise_lost_interrupts(lost: Any) -> None:
-    """Send a Ctrl-C again that came while Python tidied up, as it does after each import: it could be raised to nobody.
-    A thread sends it, since it would be lost in here as well."""
-    if not isinstance(lost.exc_value, KeyboardInterrupt):
-        sys.__unraisablehook__(lost)
-        return
-    again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
-    again.daemon = True
-    again.start()
-
-
-def _open_closed_streams() -> None:
+def _open_missing_streams() -> None:
     """A command that is started without its standard streams, as some schedulers do, prints into nothing. The next file
     that it opened would get their numbers, and with them what it and its programs print."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
@@ -220,11 +205,16 @@ def _go_on_elsewhere(rest: GoesOnElsewhere) -> NoReturn:
     verbose = ["--verbose"] * any(handler.level == logging.INFO for handler in logging.getLogger("coachrl").handlers)
     words = ["train", "--resume", str(rest.folder), "--restarted", str(rest.restarts)]
     # Packages are looked for where they were: `-m` would look into the current folder first.
-    program = f"import sys; sys.path[:] = {sys.path!r}; from coachrl.cli.main import main; main()"
+    places = [place for place in sys.path if isinstance(place, str)]
+    program = f"import sys; sys.path[:] = {places!r}; from coachrl.cli.main import main; main()"
+    flags = [*subprocess._args_from_interpreter_flags(), "-P"]  # type: ignore[attr-defined]
     _write_out()
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    # The system closes them: threads of libraries still use theirs, and abort where one is gone.
+    for number in (int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2):  # noqa: PTH208
+        with contextlib.suppress(OSError):  # that of the list itself
+            os.set_inheritable(number, False)
     try:
-        os.execv(sys.executable, [sys.executable, "-P", "-c", program, *verbose, *words])
+        os.execv(sys.executable, [sys.executable, *flags, "-c", program, *verbose, *words])
     except OSError as error:  # moved or removed since
         err.print(
             f"error: {sys.executable} does not start: {error.strerror}; go on with: coachrl {' '.join(words[:3])}"

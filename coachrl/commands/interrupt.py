@@ -44,11 +44,14 @@ def interrupts_acknowledged(what: Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
-def asked_to_end(end: Callable[[], None], notice: Path | None = None) -> Iterator[None]:
+def asked_to_end(end: Callable[[], None], notice: Path | None = None, earlier: int | None = None) -> Iterator[None]:
     """A SIGTERM, which schedulers send some time before they end a process, calls `end` in the event loop, and so does
     the file `notice` when it appears or is written anew. A second SIGTERM does at once, whatever keeps the loop busy,
-    what the first would have done, but for one that comes along with the first."""
-    watch = asyncio.get_running_loop().create_task(_await_notice(notice, end)) if notice is not None else None
+    what the first would have done, but for one that comes along with the first.
+
+    earlier: `written_at(notice)` when the process began. Such a file ended an earlier part of the run, and says nothing
+    to this one."""
+    watch = asyncio.get_running_loop().create_task(_await_notice(notice, earlier, end)) if notice is not None else None
     try:
         with _heeding_sigterm(end):
             yield
@@ -57,16 +60,16 @@ def asked_to_end(end: Callable[[], None], notice: Path | None = None) -> Iterato
             watch.cancel()
 
 
-async def _await_notice(notice: Path, end: Callable[[], None]) -> None:
-    """A file that is there at the start ended an earlier part of the run, and says nothing to this one."""
-    earlier = _written_at(notice)
-    while _written_at(notice) in (None, earlier):
+async def _await_notice(notice: Path, earlier: int | None, end: Callable[[], None]) -> None:
+    while written_at(notice) in (None, earlier):
         await asyncio.sleep(_LOOK_EVERY_S)
     end()
 
 
-def _written_at(notice: Path) -> int | None:
-    """None where there is no such file, or none that can be seen."""
+def written_at(notice: Path | None) -> int | None:
+    """When the file was written; None where there is none, or none that can be seen."""
+    if notice is None:
+        return None
     try:
         return notice.stat().st_mtime_ns
     except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import time
@@ -25,10 +26,18 @@ from coachrl.commands.build import (
     prepare,
 )
 from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_lines
-from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays
+from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays, written_at
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
-from coachrl.errors import CheckpointError, ConfigError, EngineGone, GoesOnElsewhere, NothingTrained, ProcessLost
+from coachrl.errors import (
+    CheckpointError,
+    ConfigError,
+    EngineGone,
+    GoesOnElsewhere,
+    NothingTrained,
+    Preempted,
+    ProcessLost,
+)
 from coachrl.jsonl import check_place, json_line, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
@@ -93,6 +102,7 @@ async def _train_with_restarts(
             await _train_locked(config, run, console, resume or restart > begun, again=restart > begun)
             return
         except ProcessLost as error:
+            await asyncio.sleep(0)  # a Ctrl-C that came meanwhile is raised here
             elsewhere = isinstance(error, EngineGone)
             again = restart < config.train.restarts and not (elsewhere and restarted is None)
             if not again or not config.train.keep_checkpoints or not run.metrics():
@@ -106,6 +116,7 @@ async def _train_with_restarts(
 
 async def _train_locked(config: RunConfig, run: Run, console: Console, resume: bool, again: bool) -> None:
     """again: as for `make_backend`."""
+    earlier = written_at(config.train.notice_file)
     if resume:  # first: a whole one that a kill left without its name is the newest
         checkpoints.drop_asides(run.folder / "checkpoints")
     # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
@@ -124,7 +135,7 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
             check_disk(plan)
             for line in opening_lines(config, ready, plan):
                 console.print(line)
-            await _train(config, run, ready, display, checkpoint, first_step, resume, again)
+            await _train(config, run, ready, display, checkpoint, first_step, resume, again, earlier)
 
 
 def _check_beginning(run: Run, config: RunConfig, ready: Prepared) -> None:
@@ -170,7 +181,9 @@ async def _train(
     first_step: int,
     resume: bool,
     again: bool,
+    earlier: int | None,
 ) -> None:
+    """earlier: as for `asked_to_end`."""
     with open_trackers(config.track, run, config, first_step) as trackers:
         display.on_phase("asking the coach, loading the model", None)
         async with load_parts(config, ready, again) as components:
@@ -198,8 +211,14 @@ async def _train(
             elif resume:
                 trainer.start_over()
             _keep_beginning(run, config, components, models)
-            with asked_to_end(trainer.end_soon, config.train.notice_file):
-                await trainer.train()
+            with asked_to_end(trainer.end_soon, config.train.notice_file, earlier):
+                try:
+                    await trainer.train()
+                except ProcessLost as error:
+                    await asyncio.sleep(0)  # what came meanwhile is heard
+                    if trainer.ends_soon:
+                        raise Preempted(f"{error}; the process was asked to end; {what_stays(config, run)}") from error
+                    raise
 
 
 def _keep_beginning(run: Run, config: RunConfig, components: RunComponents, models: Models) -> None:

@@ -90,9 +90,7 @@ class Checkpointer:
 
     def keep_last(self, error: CoachrlError, step: int, failed_in: int, whole: bool) -> None:
         """Have a checkpoint of `step`, the last one made, unless an update has changed the weights since (`whole`
-        says that none has). error: what ends the run in step `failed_in`; it is logged where there can be none, and
-        the run ends with why there is none, unless another process goes on from the one before: weights on a card whose
-        engine failed may be out of reach."""
+        says that none has). error: what ends the run in step `failed_in`; it is logged where the disk takes none."""
         try:
             self._writer.wait()
         except OSError as not_written:  # tried once more below
@@ -101,20 +99,24 @@ class Checkpointer:
             return
         try:
             self.write_after(error, step)
-        except (OSError, RuntimeError) as not_written:
-            why = first_line(not_written)
-            log.error("step %d: %s; no checkpoint after step %d: %s", failed_in, error, step, why)
-            if not isinstance(error, EngineGone):
-                raise
+        except OSError as not_written:
+            log.error("step %d: %s; no checkpoint after step %d: %s", failed_in, error, step, not_written)
+            raise
 
     def write_after(self, error: CoachrlError, step: int) -> None:
-        """Write a checkpoint of `step` where `error` ends the run. Weights beside an engine that hangs may lie in the
-        memory of a card that hangs: they are not waited for without end."""
+        """Write a checkpoint of `step` where `error` ends the run. Weights beside an engine that is gone may lie in the
+        memory of a card that hangs, or gives nothing any more: they are not waited for without end, and where they are
+        out of reach the run goes on from the checkpoint before."""
         limit_s = self._config.vllm.answer_timeout_s
-        if not isinstance(error, EngineStuck):
-            self._write(step)
-        elif not is_done_within(limit_s, lambda: self._write(step)):
-            log.error("no checkpoint after step %d: it was not written within %g s", step, limit_s)
+        try:
+            if not isinstance(error, EngineStuck):
+                self._write(step)
+            elif not is_done_within(limit_s, lambda: self._write(step)):
+                log.error("no checkpoint after step %d: it was not written within %g s", step, limit_s)
+        except (OSError, RuntimeError) as not_written:
+            if not isinstance(error, EngineGone):
+                raise
+            log.error("no checkpoint after step %d: %s", step, first_line(not_written))
 
     def _write(self, step: int) -> None:
         self.begin(step, keep_replies=True)

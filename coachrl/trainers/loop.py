@@ -22,8 +22,8 @@ from coachrl.errors import (
     CheckpointError,
     CoachrlError,
     CoachUnavailable,
+    EngineGone,
     EngineLost,
-    EngineStuck,
     Preempted,
 )
 from coachrl.pipelines.base import Pipeline
@@ -126,6 +126,11 @@ class Trainer:
         self._rollouts.give_up()  # an update that goes on beside them then waits for them no longer
         if self._abortable is not None:
             self._abortable.cancel()
+
+    @property
+    def ends_soon(self) -> bool:
+        """Whether `end_soon` was called."""
+        return self._ends_soon
 
     def drawn_tokens(self, episodes: Sequence[Episode]) -> int:
         """How many tokens of the episodes were drawn, and not taken up from disk by a run that goes on."""
@@ -291,7 +296,7 @@ class Trainer:
         except Preempted:
             log.warning("step %d: its %s was given up, since the process was asked to end", self.step, what)
             return {}
-        except (BudgetExceeded, CoachUnavailable, EngineStuck) as error:
+        except (BudgetExceeded, CoachUnavailable, EngineGone) as error:
             self._log({**metrics})
             self._checkpointer.write_after(error, self.step)
             raise self._ended_in(f"{what} after step {self.step}", error) from error

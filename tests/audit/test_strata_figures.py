@@ -10,6 +10,7 @@ from audit_tables import sample
 from scipy import stats
 
 from coachrl.audit.data.frame import CRITERION
+from coachrl.audit.stats import strata
 from coachrl.audit.stats.criteria import examine_criteria
 from coachrl.audit.stats.strata import contrasts, stratum_means, table3, task_spread, with_bins
 from coachrl.audit.stats.within import indicators, slope
@@ -51,6 +52,34 @@ def test_a_gap_that_one_task_of_a_category_carries_has_no_interval():
     both = [row | {"outcome": 1.0} if row["task"] in ("hard1", "hard2") else row for row in rows]
     [of_three] = contrasts(sample(*both), "category")
     assert of_three.adjusted.p is not None and of_three.adjusted.tasks == 23
+
+
+def test_tasks_carry_a_gap_by_the_weight_that_their_rows_have_in_it(monkeypatch):
+    """Ten failures of one hard task are held against one of an easy task; successes, ten tasks against ten."""
+    rows = [
+        {"task": "hard0", "episode": f"hard0.{n}", "category": "hard", "score": 3.0 + n % 2, "outcome": 0.0}
+        for n in range(10)
+    ]
+    rows += [{"task": "easy0", "episode": "easy0", "category": "easy", "score": 4.0, "outcome": 0.0}]
+    rows += [
+        {"task": f"{kind}{n}", "episode": f"{kind}{n}", "category": kind, "score": 6.0 + n % 3, "outcome": 1.0}
+        for kind in ("easy", "hard")
+        for n in range(1, 11)
+    ]
+    carrying = []
+
+    def noted(*given, clusters, **settings):
+        carrying.append(clusters)
+        return estimate(*given, clusters=clusters, **settings)
+
+    monkeypatch.setattr(strata, "estimate", noted)
+    [_] = contrasts(sample(*rows), "category")
+    unequal, equal = (
+        10 / 11,
+        1 / 2,
+    )  # a hard task's rows weigh as the share of easy ones: 10 of 1/11, 1 of 1/2; easy ones so too
+    expected = (unequal + 10 * equal) ** 2 / (unequal**2 + 10 * equal**2)
+    assert carrying == pytest.approx([(10 + 10) ** 2 / (10**2 + 10), expected])
 
 
 def test_what_is_compared_is_not_held_equal():

@@ -5,6 +5,7 @@ import asyncio
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 import unicodedata
@@ -225,6 +226,48 @@ def test_the_traceback_of_ones_own_pipeline_shows_no_key_and_gives_no_orders(tmp
     assert done.returncode == 1 and "broken.py" in done.stderr and "Traceback" in done.stderr
     assert done.stderr.endswith("ValueError: [GEMINI_API_KEY] at http://***@host/v1: \\x1b[2J\n"), done.stderr[-300:]
     assert key not in done.stdout + done.stderr and not unseen(done.stdout + done.stderr)
+
+
+UNCAUGHT = """
+import asyncio, gc, logging, os, threading
+from coachrl.cli import main
+
+def fail(*_):
+    raise ValueError(f"a request with {os.environ['GEMINI_API_KEY']} failed")
+
+class Tidied:
+    __del__ = fail
+
+async def in_a_task():
+    fail()
+
+async def leave():
+    asyncio.create_task(in_a_task())
+    await asyncio.sleep(0)
+
+def app(**_):
+    asyncio.run(leave())
+    thread = threading.Thread(target=fail, name="own")
+    thread.start()
+    thread.join()
+    Tidied()
+    logging.getLogger("own").error("it says %s", os.environ["GEMINI_API_KEY"])
+    gc.collect()
+
+main.app = app
+main.main()
+"""
+
+
+def test_errors_that_nobody_catches_hold_no_key():
+    key = "sk-0123456789abcdef"
+    program = [sys.executable, "-c", UNCAUGHT]
+    done = subprocess.run(
+        program, env={**os.environ, "GEMINI_API_KEY": key}, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr.count("ValueError: a request with [GEMINI_API_KEY] failed") == 3, done.stderr
+    assert "it says [GEMINI_API_KEY]" in done.stderr and "Exception in thread own:" in done.stderr
+    assert key not in done.stdout + done.stderr
 
 
 def test_a_traceback_that_is_logged_to_the_terminal_holds_no_key(monkeypatch, capsys):

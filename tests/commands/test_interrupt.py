@@ -64,7 +64,7 @@ def test_while_the_report_is_written(run, struck, monkeypatch, capfd):
 def test_at_the_first_line_of_a_run(run, struck, monkeypatch, capfd):
     monkeypatch.setattr(out, "print", struck)
     with pytest.raises(typer.Exit):
-        train._train(run.config(), run, resume=False)
+        train._train(run.config(), run, resume=False, restarted=0)
     assert "interrupted; nothing had been trained yet" in capfd.readouterr().err and not run.folder.exists()
 
 

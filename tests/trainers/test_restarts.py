@@ -4,6 +4,7 @@ import asyncio
 import errno
 import io
 import os
+import signal
 import subprocess
 import sys
 
@@ -13,9 +14,10 @@ from rich.console import Console
 
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
-from coachrl.errors import BackendError, EngineGone, EngineLost, ProcessLost
+from coachrl.errors import BackendError, EngineGone, EngineLost, Preempted, ProcessLost
 from coachrl.runs.folder import Run
 from coachrl.trainers.backends.torch.backend import TorchBackend
+from coachrl.trainers.loop import Trainer
 
 SETTINGS = (*small_runs.SETTINGS, "train.checkpoint_every=1")
 
@@ -142,7 +144,45 @@ def test_weights_that_are_out_of_reach_with_the_engine_are_no_other_error(train,
     run, ended = train("gone", "train.checkpoint_every=0")
     assert isinstance(ended, EngineGone) and f"continue with: coachrl train --resume {run.folder}" in str(ended)
     log = (run.folder / "log.txt").read_text()
-    assert "step 2: vLLM's engine failed; no checkpoint after step 1: CUDA error: unspecified launch failure" in log
+    assert "no checkpoint after step 1: CUDA error: unspecified launch failure" in log
+
+
+def test_an_engine_that_is_lost_in_an_evaluation_takes_no_step_with_it(train, monkeypatch):
+    async def lost(*_):
+        raise EngineGone("vLLM's engine failed")
+
+    plain = Trainer._evaluate
+    monkeypatch.setattr(Trainer, "_evaluate", lambda trainer: lost() if trainer.step == 2 else plain(trainer))
+    run, ended = train("gone", "train.checkpoint_every=0", "eval.every=2")
+    assert isinstance(ended, EngineGone)
+    assert str(ended).startswith("evaluation after step 2: vLLM's engine failed; step-000002 is saved")
+    assert [record["step"] for record in run.metrics()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("lost", [LOST, EngineGone("vLLM's engine failed")], ids=["trainer", "engine"])
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGTERM, Preempted), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_run_that_is_asked_to_end_while_it_loses_a_process_ends(
+    one_layer_model, tmp_path, monkeypatch, number, ends, lost
+):
+    plain, calls = TorchBackend.update, []
+
+    def faulty(backend, samples):
+        calls.append(samples)
+        if len(calls) == 2:
+            os.kill(os.getpid(), number)
+            raise lost
+        return plain(backend, samples)
+
+    monkeypatch.setattr(TorchBackend, "update", faulty)
+    config = load_config(None, [*SETTINGS, f"model={one_layer_model}", "name=ended", f"out={tmp_path}"])
+    run = Run.create(config)
+    with pytest.raises(ends) as ended:
+        asyncio.run(train_run(config, run, Console(file=io.StringIO()), resume=False, restarted=0))
+    assert len(calls) == 2 and not restarts(run)
+    if ends is Preempted:
+        assert str(ended.value).endswith(
+            f"the process was asked to end; step-000001 is saved; continue with: coachrl train --resume {run.folder}"
+        )
 
 
 IN_EACH_PROCESS = """
@@ -168,9 +208,9 @@ def test_the_command_goes_on_in_new_processes_so_many_times(one_layer_model, tmp
     called like modules of Python's own are none."""
     (tmp_path / "patch").mkdir()
     (tmp_path / "patch" / "sitecustomize.py").write_text(IN_EACH_PROCESS)
-    (tmp_path / "random.py").write_text("raise SystemExit('not Python's own')")
+    (tmp_path / "random.py").write_text("raise SystemExit(1)")
     settings = [*SETTINGS, f"model={one_layer_model}", "name=run", "train.restarts=1", "train.steps=4"]
-    path = os.pathsep.join([str(tmp_path / "patch"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(filter(None, [str(tmp_path / "patch"), os.environ.get("PYTHONPATH")]))
     program = [sys.executable, "-P", "-c", "from coachrl.cli.main import main; main()", "--verbose", "train", *settings]
     process = subprocess.Popen(
         program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

