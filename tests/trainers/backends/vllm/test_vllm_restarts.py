@@ -52,7 +52,8 @@ def figures(run):
     ]
 
 
-@pytest.mark.parametrize("how", ["fails", pytest.param("hangs", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["fails", "hangs"])
 def test_a_run_whose_engine_is_lost_goes_on_in_a_new_process_to_equal_figures(train, how):
     """Inside vLLM's worker, while replies of the second step are in flight."""
     whole, _ = train("whole", "-m", "coachrl.cli.main")
