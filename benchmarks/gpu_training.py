@@ -57,9 +57,10 @@ def main() -> None:
     folder, device = model_folder(args.model), torch.device("cuda")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.model}")
     exact = TrainablePolicy(folder, config_of(precision="float32"), device)
+    vocabulary = exact.model.config.get_text_config().vocab_size
     shapes = {
-        "equal rows": random_samples(args, exact, ragged=False),
-        "prefix": random_samples(args, exact, ragged=True),
+        "equal rows": random_samples(args.samples, args.length, vocabulary),
+        "prefix": random_samples(args.samples, args.length, vocabulary, args.prefix_tokens),
     }
     truth = {name: logprobs_of(exact, samples, 4096) for name, samples in shapes.items()}
     del exact
@@ -138,15 +139,15 @@ def logprobs_of(policy: TrainablePolicy, samples: Sequence[TrainSample], size: i
     return np.concatenate([found[sample.action_id] for sample in samples])
 
 
-def random_samples(args: argparse.Namespace, policy: TrainablePolicy, ragged: bool) -> list[TrainSample]:
-    """A quarter prompt and three quarters reply; ragged: from a quarter of the length to all of it, behind a prefix."""
+def random_samples(count: int, length: int, vocabulary: int, prefix_tokens: int | None = None) -> list[TrainSample]:
+    """Of `length` random tokens each, a quarter prompt and three quarters reply. prefix_tokens: that all begin with so
+    many tokens beside, and are of a quarter of the length to all of it."""
     rng = np.random.default_rng(0)
-    high = policy.model.config.get_text_config().vocab_size
-    prefix = rng.integers(high, size=args.prefix_tokens if ragged else 0)
+    prefix = rng.integers(vocabulary, size=prefix_tokens or 0)
     samples = []
-    for n in range(args.samples):
-        length = int(rng.integers(args.length // 4, args.length + 1)) if ragged else args.length
-        prompt, response = length // 4, length - length // 4
+    for n in range(count):
+        own = length if prefix_tokens is None else int(rng.integers(length // 4, length + 1))
+        prompt, response = own // 4, own - own // 4
         samples.append(
             TrainSample(
                 policy="policy",
@@ -156,9 +157,9 @@ def random_samples(args: argparse.Namespace, policy: TrainablePolicy, ragged: bo
                 role="policy",
                 turn=0,
                 index=0,
-                prompt_ids_P=np.concatenate([prefix, rng.integers(high, size=prompt)]),
-                response_ids_L=rng.integers(high, size=response),
-                old_logprobs_L=np.full(response, -np.log(high), dtype=np.float32),
+                prompt_ids_P=np.concatenate([prefix, rng.integers(vocabulary, size=prompt)]),
+                response_ids_L=rng.integers(vocabulary, size=response),
+                old_logprobs_L=np.full(response, -np.log(vocabulary), dtype=np.float32),
                 mask_L=np.ones(response, dtype=np.float32),
                 advantages_L=np.full(response, (-1.0) ** n, dtype=np.float32),
             )

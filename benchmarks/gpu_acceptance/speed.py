@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import torch
 from distributed_speed import measure_step
+from gpu_training import random_samples
 from runs import NO_CUDA, Setting
 from table import Rows
 
@@ -128,7 +129,7 @@ def throughput_of_training(setting: Setting, rows: Rows) -> None:
     policy = TrainablePolicy(folder, config, pick_device(config.torch.device))
     weights = sum(weight.numel() for weight in policy.model.parameters())
     count, length = (8, 64) if setting.tiny else (64, 512)
-    samples = _random_samples(count, length, policy.model.config.vocab_size)
+    samples = random_samples(count, length, policy.model.config.vocab_size)
     norm = policy.train(samples).get("grad_norm", float("nan"))  # warms up
     rate = _tokens_per_s(policy, samples)
     limit = _product_rate(policy.device, 512 if setting.tiny else 8192)
@@ -155,28 +156,6 @@ def _tokens_per_s(policy: TrainablePolicy, samples: list[TrainSample]) -> float:
         policy.train(samples)
         times.append(time.monotonic() - began)
     return tokens / min(times)
-
-
-def _random_samples(count: int, length: int, vocabulary: int) -> list[TrainSample]:
-    rng = np.random.default_rng(0)
-    prompt, response = length // 4, length - length // 4
-    return [
-        TrainSample(
-            policy="solver",
-            action_id=str(n),
-            episode_id=str(n),
-            task_id=str(n),
-            role="solver",
-            turn=0,
-            index=0,
-            prompt_ids_P=rng.integers(vocabulary, size=prompt),
-            response_ids_L=rng.integers(vocabulary, size=response),
-            old_logprobs_L=np.full(response, -np.log(vocabulary), dtype=np.float32),
-            mask_L=np.ones(response, dtype=np.float32),
-            advantages_L=np.full(response, (-1.0) ** n, dtype=np.float32),
-        )
-        for n in range(count)
-    ]
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -210,15 +211,15 @@ def _go_on_elsewhere(rest: GoesOnElsewhere) -> NoReturn:
     flags = [*subprocess._args_from_interpreter_flags(), "-P"]  # type: ignore[attr-defined]
     _write_out()
     # The system closes them: threads of libraries still use theirs, and abort where one is gone.
-    for number in (int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2):  # noqa: PTH208
-        with contextlib.suppress(OSError):  # that of the list itself
-            os.set_inheritable(number, False)
+    with contextlib.suppress(OSError):  # where /proc is missing
+        for number in (int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2):  # noqa: PTH208
+            with contextlib.suppress(OSError):  # that of the list itself
+                os.set_inheritable(number, False)
     try:
         os.execv(sys.executable, [sys.executable, *flags, "-c", program, *verbose, *words])
     except OSError as error:  # moved or removed since
-        err.print(
-            f"error: {sys.executable} does not start: {error.strerror}; go on with: coachrl {' '.join(words[:3])}"
-        )
+        how = f"coachrl train --resume {quote(str(rest.folder))}"
+        err.print(f"error: {sys.executable} does not start: {error.strerror}; continue with: {how}")
         os._exit(1)
 
 

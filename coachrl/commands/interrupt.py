@@ -49,8 +49,8 @@ def asked_to_end(end: Callable[[], None], notice: Path | None = None, earlier: i
     the file `notice` when it appears or is written anew. A second SIGTERM does at once, whatever keeps the loop busy,
     what the first would have done, but for one that comes along with the first.
 
-    earlier: `written_at(notice)` when the process began. Such a file ended an earlier part of the run, and says nothing
-    to this one."""
+    earlier: `written_at(notice)` before anything was loaded. Such a file ended an earlier part of the run, and says
+    nothing to this one."""
     watch = asyncio.get_running_loop().create_task(_await_notice(notice, earlier, end)) if notice is not None else None
     try:
         with _heeding_sigterm(end):

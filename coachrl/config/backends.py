@@ -36,9 +36,9 @@ class TorchConfig(Section):
     compile: Resumable[bool] = Field(
         False,
         description="Compile the decoder layers for the update, which takes about a tenth less time and less memory "
-        "then, on a GPU a sixth less and a third less memory. Compiling takes half a minute for the first time and "
-        "some seconds in later runs; on a CPU it needs a C++ compiler, on a GPU Triton. Results differ by rounding. "
-        "Not with lora_rank.",
+        "then, on a GPU a tenth to a sixth less time and about a third less memory. Compiling takes half a minute for "
+        "the first time and some seconds in later runs; on a CPU it needs a C++ compiler, on a GPU Triton. Results "
+        "differ by rounding. Not with lora_rank.",
     )
     lora_rank: int | None = Field(
         None,
