@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,8 @@ import pytest_asyncio
 from hypothesis import settings
 
 from coachrl.config import SandboxConfig
-from coachrl.sandbox import make_sandbox
+from coachrl.sandbox import local, make_sandbox
+from coachrl.sandbox.packages import resolve
 
 # No test depends on how fast the machine is, and two runs of one commit try the same examples.
 # `pytest --hypothesis-profile explore` tries new ones.
@@ -88,6 +90,12 @@ def pytest_testnodedown(node):
 def pytest_terminal_summary(terminalreporter, config):
     for test in sorted(config.stash.get(LEFT_OUT, ())):
         terminalreporter.write_line(f"left out: {test}")
+
+
+@pytest.fixture
+def bare_sandboxes(monkeypatch):
+    """Sandboxes import packages when a program asks for them: beforehand, as they do, it takes seconds of computing."""
+    monkeypatch.setattr(local, "resolve", lambda names: replace(resolve(names), preload=()))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -37,7 +37,7 @@ def test_a_stage_that_failed_is_told_by_its_error_and_not_by_what_libraries_say_
     assert rows["install", "the stage itself"] == ("ended with 1: ImportError: torch is broken here", "FAILED")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_training_is_held_against_the_products_of_this_machine(tmp_path):
     done, rows = accept("--tiny", "--only", "training", "--patience", "40", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,6 +10,7 @@ from scripted_server import ScriptedServer, say, status
 from coachrl.cli import main as cli
 
 pytest.importorskip("litellm", reason="needs the llm extra")
+pytestmark = pytest.mark.usefixtures("bare_sandboxes")  # no program runs
 
 SECRET = "sk-0123456789abcdef"
 

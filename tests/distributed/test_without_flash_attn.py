@@ -20,6 +20,7 @@ from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
 pytestmark = pytest.mark.skipif(find_spec("flash_attn") is not None, reason="flash-attn is installed here")
 
 
+@pytest.mark.thorough
 def test_driver_and_workers_import_openrlhf_and_keep_no_stand_in():
     script = Path(__file__).with_name("plain_workers.py")
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(script.parents[2])}

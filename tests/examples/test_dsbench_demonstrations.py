@@ -27,7 +27,7 @@ from examples.dsbench_demonstrations.programs import Fault, swapped, write_progr
 from examples.dsbench_demonstrations.tables import make_table
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-COUNT, FAULT_SHARE, SEED = 8, 0.5, 5
+COUNT, FAULT_SHARE, SEED = 4, 0.5, 5
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -363,6 +363,7 @@ async def test_the_advisers_calls_are_in_the_runs_ledger_cache_and_budget(tmp_pa
     assert all(call["usage"]["cost_usd"] for call in calls)
 
 
+@pytest.mark.usefixtures("bare_sandboxes")
 async def test_an_adviser_that_cannot_be_asked_stops_before_any_rollout(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     options = ["feedback=coach", "turns=2", "adviser=openai/judge", "adviser_api_base=http://127.0.0.1:1/v1"]

@@ -16,7 +16,7 @@ import pytest
 from coachrl.sandbox.inside import zygote
 from coachrl.sandbox.inside.memory_in_use import descendants
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("bare_sandboxes")]
 
 WAIT = "import time; open('started', 'w').close(); time.sleep(600)"
 WAIT_WARM = f"import numpy; {WAIT}"

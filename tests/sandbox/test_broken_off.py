@@ -14,7 +14,7 @@ from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import to_its_end
 from coachrl.sandbox.inside.memory_in_use import descendants
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("bare_sandboxes")]
 
 
 async def broken_off(make, after):

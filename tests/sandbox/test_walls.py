@@ -16,7 +16,7 @@ from coachrl.sandbox import bubblewrap, checks, make_sandbox
 from coachrl.sandbox.local import probe
 from coachrl.sandbox.packages import resolve
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("bare_sandboxes")]
 
 
 async def test_a_start_that_takes_too_long_says_so(monkeypatch):

@@ -219,7 +219,7 @@ async def test_a_run_killed_in_the_middle_of_a_step_draws_nothing_twice_but_the_
         assert tokens(cut, "logprobs") == tokens(whole, "logprobs"), "to the last bit"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 async def test_a_run_with_trees_killed_at_a_reply_and_at_a_checkpoint_ends_as_an_uninterrupted_one(environment):
     driver, _, configured = environment
     chance = random.Random(int(os.environ.get("COACHRL_TEST_SEED", "0")))

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import small_runs
+from command_line import coachrl
 from rich.console import Console
 
 from coachrl.commands.run import train_run
@@ -84,6 +85,15 @@ def test_a_run_that_loses_a_process_twice_comes_to_the_figures_of_an_undisturbed
     first, second = restarts(run)
     assert f"{LOST}; restart 1 of 3, from step-000001" in first
     assert f"{LOST}; restart 2 of 3, from step-000002" in second
+
+
+def test_a_run_that_is_done_has_nothing_to_resume(train, tmp_path):
+    run, _ = train("whole")
+    again = coachrl("train", "--resume", run.folder, cwd=tmp_path)
+    assert again.returncode == 0 and again.stdout.startswith(
+        f"{run.folder} has done 3 steps of 3: there is nothing to resume. A new run from its weights:\n"
+        f"  coachrl train --config {run.folder}/config.yaml --name NEW policies.code_executor.model={run.folder}"
+    )
 
 
 def test_a_run_that_loses_a_process_before_its_first_checkpoint_begins_again(train, fail_at):

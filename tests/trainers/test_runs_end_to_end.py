@@ -74,6 +74,7 @@ def test_the_quickstart_at_small_size(tmp_path):
     assert run.metrics()[1]["train/grad_norm/problem_solver"] > 0
 
 
+@pytest.mark.thorough
 @needs_sandbox
 def test_a_killed_run_resumes_to_the_same_figures(tmp_path, tiny_model):
     settings = [
@@ -87,11 +88,6 @@ def test_a_killed_run_resumes_to_the_same_figures(tmp_path, tiny_model):
     ]
     finish(train("name=whole", *settings, cwd=tmp_path))
     whole = Run.open(tmp_path / "runs" / "whole")
-    again = start("train", "--resume", "runs/whole", cwd=tmp_path).finish()
-    assert again.returncode == 0 and again.stdout.startswith(
-        f"{whole.folder} has done 4 steps of 4: there is nothing to resume. A new run from its weights:\n"
-        f"  coachrl train --config {whole.folder}/config.yaml --name NEW policies.code_executor.model={whole.folder}"
-    )
 
     (tmp_path / "killer.py").write_text(KILLER)
     assert train("name=cut", "track=[killer:Killer]", *settings, cwd=tmp_path).finish().returncode == -signal.SIGKILL

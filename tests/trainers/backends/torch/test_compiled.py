@@ -49,16 +49,34 @@ def updated(folder, **settings):
     return stats, dict(policy.model.named_parameters()), policy
 
 
-@needs_compiler
-@pytest.mark.slow
+@pytest.fixture
+def traced_by(monkeypatch):
+    """Have layers compiled by a backend of torch.compile: aot_eager traces and differentiates as inductor does, and
+    writes no C++, which takes half a minute to build."""
+
+    def use(compiler):
+        compile_by = torch.nn.Module.compile
+        monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: compile_by(self, backend=compiler, **how))
+
+    return use
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("compiler", "settings"),
     [
-        {"micro_batch_tokens": 128, "gradient_checkpointing": True},
-        pytest.param({}, marks=pytest.mark.thorough),
+        ("aot_eager", {"micro_batch_tokens": 128, "gradient_checkpointing": True}),
+        pytest.param(
+            "inductor",
+            {"micro_batch_tokens": 128, "gradient_checkpointing": True},
+            marks=[needs_compiler, pytest.mark.thorough],
+        ),
+        pytest.param("inductor", {}, marks=[needs_compiler, pytest.mark.thorough]),
     ],
 )
-def test_an_update_is_that_of_plain_layers_repeats_and_leaves_a_plain_checkpoint(folder, tmp_path, settings):
+def test_an_update_is_that_of_plain_layers_repeats_and_leaves_a_plain_checkpoint(
+    folder, tmp_path, traced_by, compiler, settings
+):
+    traced_by(compiler)
     plain, weights, _ = updated(folder, **settings)
     found, others, policy = updated(folder, compile=True, **settings)
     for step, same in zip(plain, found, strict=True):
@@ -84,9 +102,8 @@ def test_a_machine_without_a_working_compiler_is_told_so(folder, monkeypatch):
         TrainablePolicy(folder, with_settings(EXACT, compile=True), CPU)
 
 
-@needs_compiler
-@pytest.mark.slow
-def test_layers_that_give_something_else_are_refused(folder, monkeypatch):
+def test_layers_that_give_something_else_are_refused(folder, monkeypatch, traced_by):
+    traced_by("aot_eager")
     real = compiled._states
     calls = []
 
