@@ -158,6 +158,7 @@ async def test_without_a_reference_the_tester_has_no_reward_of_its_own(code_sand
     program = RIGHT.replace("math.pow(n, 2)", "n ** 2")
     episode, _ = await play(code_sandbox, "code", {"coder": [program], "tester": [GOOD_TESTS]}, task)
     assert rewards(episode) == [("coder", 0, 1.0, 1.0), ("tester", 0, 1.0, 0.0)]
+    assert episode.actions[1].reward.checks == {"form": 1.0}  # not that they were wrong
 
 
 @pytest.mark.parametrize(

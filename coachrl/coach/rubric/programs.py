@@ -8,10 +8,9 @@ import contextlib
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TypeVar
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, all_or_none, cut, nothing_written
+from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, all_or_none, checked, cut, nothing_written
 from coachrl.tasks.code.cooperation import AUX, defines, find_cooperation, parse_code
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import SuiteError, parse_suite
@@ -63,7 +62,8 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
         rules += _cooperation(code, entry_point)
     outcome = request.outcome
     if outcome is not None:
-        share = _checked(request, "tests", outcome.metrics.get("tests_passed", float(outcome.success)))
+        of_this = checked(request, "tests")
+        share = of_this if of_this is not None else outcome.metrics.get("tests_passed", float(outcome.success))
         rules.append(RubricPoints(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
         if share < 1 or (request.action.reward is None and not outcome.success):
             rules.append(Cap(3.0 + 3 * share, "the program fails some tests"))
@@ -130,15 +130,18 @@ def _calls(tree: ast.expr, name: str) -> bool:
 
 def _right_tests(request: CoachRequest, code: str) -> list[Rule]:
     """Do the tests ask for what is right: by the examples of the task, and, where outcomes are given, by the share of
-    them that the reference solution passes?"""
+    them that the reference solution passes, and one with other results does not?"""
     given = dict(_equations(">>> ", request.task.prompt))
     wrong = [call for call, value in _equations("assert ", code) if call in given and given[call] != value]
     rules: list[Rule] = [Cap(_CONTRARY_CAP, f"contradicts the task's own example: {wrong[0][:80]}")] if wrong else []
-    right = _checked(request, "right", None) if request.outcome is not None else None
-    if right is not None:
-        rules.append(RubricPoints(round(4 * right, 2), 4, f"a right program passes {right:.0%} of the tests"))
-        if right < 1:
-            rules.append(Cap(_CONTRARY_CAP, "a right program fails these tests"))
+    passed, right = checked(request, "passed"), checked(request, "right")
+    if request.outcome is None or passed is None or right is None:
+        return rules
+    rules.append(RubricPoints(round(4 * right, 2), 4, f"a right program alone passes {right:.0%} of the tests"))
+    if passed < 1:
+        rules.append(Cap(_CONTRARY_CAP, f"a right program fails {1 - passed:.0%} of the tests"))
+    elif right < 1:
+        rules.append(Cap(round(4 + 6 * right, 2), f"a wrong program passes {1 - right:.0%} of the tests"))
     return rules
 
 
@@ -151,15 +154,6 @@ def _equations(mark: str, text: str) -> Iterator[tuple[str, str]]:
             call, _, value = expression.rpartition(" == ") if mark == "assert " else (expression, "", below.strip())
             with contextlib.suppress(SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
                 yield ast.unparse(ast.parse(call, mode="eval")), repr(ast.literal_eval(value))
-
-
-T = TypeVar("T")
-
-
-def _checked(request: CoachRequest, name: str, otherwise: T) -> float | T:
-    """What the environment found of this very reply; an outcome tells of the last program and the last tests alone."""
-    reward = request.action.reward
-    return reward.checks[name] if reward is not None and name in reward.checks else otherwise
 
 
 def _is_literal(node: ast.expr) -> bool:

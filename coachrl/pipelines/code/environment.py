@@ -49,7 +49,7 @@ class CodeEnvironment(Environment):
         if not self.shaped:
             return StepResult("", Reward(float(self.solved), checks["form"], checks))
         known = action.role == CODER or self.truth.reference is not None
-        own = sum(_WEIGHTS[action.role][name] * value for name, value in checks.items()) if known else 0.0
+        own = sum(weight * checks[name] for name, weight in _WEIGHTS[action.role].items()) if known else 0.0
         return StepResult("", Reward(self.graded.share if self.graded is not None else 0.0, own, checks))
 
     async def compare(self, workspace: Workspace) -> SuiteResult | None:
@@ -73,18 +73,21 @@ class CodeEnvironment(Environment):
 
     async def _tests(self, source: str, workspace: Workspace) -> dict[str, float]:
         self.tests, self.tests_right = read_tests(source, self.truth.entry_point), None
+        form = {"form": float(self.tests is not None)}
+        if self.truth.reference is None:  # nobody can say whether they are right
+            return form
         if self.tests is None:
-            return {"form": 0.0, "right": 0.0}
-        if self.truth.reference is not None:
-            self.tests_right = await self._worth(self.tests, self.truth.reference, workspace)
-        return {"form": 1.0, "right": self.tests_right or 0.0}
+            return form | {"passed": 0.0, "right": 0.0}
+        passed, self.tests_right = await self._worth(self.tests, self.truth.reference, workspace)
+        return form | {"passed": passed, "right": self.tests_right}
 
-    async def _worth(self, tests: Suite, reference: str, workspace: Workspace) -> float:
-        """Share of the tests that the reference passes and that notice where its results are others: a test that every
-        program passes tests nothing."""
+    async def _worth(self, tests: Suite, reference: str, workspace: Workspace) -> tuple[float, float]:
+        """Share of the tests that the reference passes, and of those among them that notice where its results are
+        others: a test that every program passes tests nothing."""
         programs = (reference, off_by_one(reference, self.truth.entry_point))
         passed = [(await self._run(program, tests, workspace)).passed for program in programs]
-        return sum(right and not unnoticed for right, unnoticed in zip(*passed, strict=True)) / len(tests.assertions)
+        noticing = [right and not unnoticed for right, unnoticed in zip(*passed, strict=True)]
+        return sum(passed[0]) / len(tests.assertions), sum(noticing) / len(tests.assertions)
 
     async def _run(self, program: str, suite: Suite, workspace: Workspace) -> SuiteResult:
         """In a copy of the workspace: what a run leaves tells no other one anything, of the task's own tests least."""
