@@ -34,7 +34,7 @@ _NUMBER_WORDS = re.compile(
 _MOST_EQUATIONS = 200  # that are checked: more are no working
 _MAX_NUMBER_CHARS = 1000  # nobody means a longer one, and Python reads none of more than 4,300 digits
 _TOLERANCE = Fraction(1, 10**6)
-_CALLED_CLASS = re.compile(r"\b([A-Z]\w+)\s*\(")
+_CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 KINDS_OF_ESTIMATORS = {
     "classification": re.compile(
         r"\w+Classifier(CV)?|LogisticRegression(CV)?|\w*SVC|\w+NB|Perceptron|\w+DiscriminantAnalysis"
@@ -207,9 +207,19 @@ def computes(code: str) -> bool:
     )
 
 
+def called_in(code: str) -> list[str]:
+    """The names of what `code` calls. Comments and strings call nothing; code cut short is read as far as it goes."""
+    tree = parse_code(code)
+    if tree is None:
+        return _CALLED.findall(code)
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = (getattr(function, "attr", getattr(function, "id", "")) for function in called)
+    return [name for name in names if name]
+
+
 def estimators_in(code: str) -> dict[str, tuple[str, ...]]:
-    """Task category -> the estimators for it that `code` makes, in order; code cut short is read as far as it goes."""
-    called = _CALLED_CLASS.findall(code)
+    """Task category -> the estimators for it that `code` makes."""
+    called = called_in(code)
     return {category: tuple(filter(names.fullmatch, called)) for category, names in KINDS_OF_ESTIMATORS.items()}
 
 
