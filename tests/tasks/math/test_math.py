@@ -2,6 +2,8 @@
 
 import json
 import logging
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,9 +14,10 @@ from math_files import load_math
 
 from coachrl.config.tasks import ProblemFields
 from coachrl.errors import TaskError
-from coachrl.tasks.math.judge import MathJudge
+from coachrl.tasks.math.judge import TIMEOUT_S, MathJudge
 from coachrl.tasks.math.problems import (
     MathTruth,
+    _judge,
     check_disjoint,
     final_answer,
     grade_math,
@@ -247,6 +250,18 @@ def test_hostile_answer_costs_the_child_only(hostile: str) -> None:
         assert judge.equal("1/2", r"\frac{2}{4}") is True
     finally:
         judge.close()
+
+
+def test_a_machine_that_has_much_else_to_do_makes_no_answer_wrong() -> None:
+    assert _judge.equal("7", "3+4") is True
+    child = _judge._child
+    assert child is not None
+    child.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as threads:
+        verdict = threads.submit(_judge.equal, "7", "4+3")
+        time.sleep(TIMEOUT_S + 0.2)
+        child.send_signal(signal.SIGCONT)
+        assert verdict.result() is True
 
 
 def test_grading_works_in_many_threads() -> None:
