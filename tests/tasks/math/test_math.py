@@ -138,7 +138,7 @@ WRONG = [
         for scale in (r"\text{ million}", " thousands", " Dozen", " thirds", " hundred eggs")
     ),
     *(("7", rf"\boxed{{{said}}}") for said in ("7 not", r"\neq 7", "≠7", "The answer is not 7", "7 or eight")),
-    *(("7", rf"\boxed{{{said}}}") for said in (r"\leq 7", r"\ge7", "≥ 7", "< 7", r"\gt 7", "7_{8}", "7_9")),
+    *(("7", rf"\boxed{{{said}}}") for said in (r"\leq 7", r"\ge7", "≥ 7", "< 7", r"\gt 7", "7_{8}", "7 _9")),
     *(("7", rf"\boxed{{{both}}}") for both in ("8 (or 7)", "8$, or $7", r"8 \lor 7", "8=7", "x=8=7", "7 plus one")),
     *(("7", rf"\boxed{{{said}}}") for said in ("7+", "7-", "7 *", "7/", "7=", r"$7 \times$", r"7\cdot", "x=7+")),
     *(("7", rf"\boxed{{{said}}}") for said in ("6. 7", r"6.\ 7", "6.5. 7", r"\frac{1}{2}. 7", "6 . 7")),
