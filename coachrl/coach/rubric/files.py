@@ -21,7 +21,7 @@ _ABSENCE = re.compile(
     r"not (?:found|available|there|present|exist)|n't (?:exist|find|there)",
     re.IGNORECASE,
 )
-_FITS = re.compile(r"\w*fit\w*|train|lstsq|pinv|solve|minimize|backward")
+_FITS = re.compile(r"\w*fit\w*|train|lstsq|p?inv|solve|minimize|least_squares|cross_validate|backward")
 _NO_MODEL = re.compile(r"NotFittedError|[Pp]ickl|EOFError|no attribute 'predict")
 _EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.MULTILINE)
 FILE_CAPS = parse_caps(

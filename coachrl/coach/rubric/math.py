@@ -31,6 +31,7 @@ from coachrl.coach.rubric.text_features import (
     first_invented_number,
     first_wrong_equation,
     last_number,
+    numbers_given,
     numbers_in,
     same_number,
     stated_result,
@@ -150,7 +151,7 @@ def _grounded(text: str, problem: str) -> RubricPoints:
     expressions = expressions_in(text)
     if not expressions:
         return RubricPoints(0, 3, "no arithmetic whose numbers could come from the problem")
-    known = set(numbers_in(problem)) | {value for found in expressions[:-1] if (value := evaluate(found)) is not None}
+    known = numbers_given(problem) | {value for found in expressions[:-1] if (value := evaluate(found)) is not None}
     used = numbers_in(expressions[-1])
     share = sum(number in known for number in used) / len(used)
     return RubricPoints(round(3 * share, 2), 3, f"{share:.0%} of its arithmetic's numbers come from the problem")
@@ -218,7 +219,7 @@ def _printed(action: Action) -> RubricPoints:
 def _grounded_code(code: str, known: str) -> RubricPoints:
     """0, 1 and 2 stand in every loop, and tell nothing: code that has no others uses what it was given only where that
     has no others either."""
-    used, given = {number for number in numbers_in(code) if number > 2}, set(numbers_in(known))
+    used, given = {number for number in numbers_in(code) if number > 2}, numbers_given(known)
     if not used:
         ignores_all = given.isdisjoint(numbers_in(code)) and max(given) > 2
         return all_or_none(not ignores_all, 1, "uses no number that is not known", "uses no number that is known")

@@ -172,7 +172,14 @@ def test_only_who_was_handed_an_unfitted_model_is_not_to_blame_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "fits", ["w = np.linalg.lstsq(X, y)[0]", "w = np.linalg.solve(X.T @ X, X.T @ y)", "loss.backward()"]
+    "fits",
+    [
+        "w = np.linalg.lstsq(X, y)[0]",
+        "w = np.linalg.solve(X.T @ X, X.T @ y)",
+        "w = np.linalg.inv(X.T @ X) @ X.T @ y",
+        "w = cross_validate(SVC(), X, y, return_estimator=True)['estimator'][0]",
+        "loss.backward()",
+    ],
 )
 def test_a_model_may_be_fitted_without_an_estimator(fits: str) -> None:
     before = ("X_train.pkl", "y_train.pkl")

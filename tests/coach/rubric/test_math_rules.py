@@ -50,6 +50,16 @@ def test_what_a_draft_is_given_for_its_numbers(text: str, usable: float, grounde
     assert points[-3:] == [usable, grounded, covered]
 
 
+def test_numbers_that_a_problem_gives_in_words_come_from_it() -> None:
+    """Else a draft that makes do with those in digits would be worth more than the right one."""
+    task = Task("w", "word", "Ann fills three boxes with 4 apples each, and half of them twice.")
+    for text, points in (("3 * 4 * 2 / 2", 3), ("4 + 4", 3), ("5 * 4", 1.5)):
+        rules = draft_rules(replace(request_for(make_action("solver", text)), task=task))
+        assert [rule.points for rule in rules if isinstance(rule, RubricPoints)][-2] == points
+    coder = replace(request_for(coded("executor", "print(3 * 4)", ok("12"))), task=task)
+    assert found(code_rules(coder), "100% of its numbers") == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "points", "cap"),
     [(r"\boxed{12}", 2, None), (r"\boxed{12} \boxed{12}", 2, None), (r"\boxed{12} \boxed{13}", 1, None),
