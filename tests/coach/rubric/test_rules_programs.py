@@ -240,6 +240,15 @@ def test_tests_are_counted_by_what_they_call_and_state(tests, calling, stating, 
     assert found(request, "no assertion calls") is None
 
 
+def test_tests_that_only_repeat_the_example_of_the_task_are_capped():
+    said, own = "assert prime_gaps(13) == [1, 2, 2, 4, 2]", "assert prime_gaps(3) == [1]"
+    again = [said, f"{said} and True", "assert len(prime_gaps(13)) == 5"]
+    for tests, cap in (([said], 4.0), (again, 4.0), ([said, own], None)):
+        request = ask("code", "tester", block("\n".join(tests)))
+        assert found(request, "nothing but what the task's own examples show") == cap
+    assert found(ask("code", "tester", block(f"{said}\n{own}")), "different assertions") == (0.25, 1)
+
+
 def test_what_is_no_test_no_helper_and_no_function_is_capped_at_two():
     assert found(ask("code", "tester", block("assert 1 + 1 == 2")), "no assertion calls prime_gaps") == 3.0
     for pipeline, role, text, words in (
