@@ -307,7 +307,8 @@ def _as_labels(column: pd.Series, labels: tuple[str, ...]) -> pd.Series:
     for no, yes in (("False", "True"), ("0", "1")):
         if set(labels) <= {no, yes}:
             names = {"true": yes, "false": no, "1": yes, "0": no}
-            return column.map(lambda text, names=names: names.get(_plain(text).lower(), text))
+            plain = column.map(_plain).str.lower()
+            return column.where(~plain.isin(list(names)), plain.map(names))
     return column.map(_plain) if all(_WHOLE.fullmatch(label) for label in labels) else column
 
 
