@@ -1,5 +1,7 @@
 """code and coop_code with scripted policies in the real sandbox: rewards, feedback, what ends an episode, refusals."""
 
+from dataclasses import replace
+
 import pytest
 from scripted_server import ScriptedServer, say, status
 
@@ -108,6 +110,15 @@ async def test_a_testers_tests_are_checked_against_the_reference(code_sandbox):
     assert [r[3] for r in rewards(episode)] == [1.0, 0.6, 1.0, 0.6] and episode.outcome.metrics["tester_right"] == 0.5
 
 
+async def test_a_test_that_the_task_shows_earns_nothing_by_itself(code_sandbox):
+    shown = replace(TASK, prompt="def square(n):\n    >>> square(2)\n    4\n")
+    copied, own, wrong = "assert square(2) == 4", "assert square(3) == 9", "assert square(2) == 5"
+    for tests, right in (([copied], 0.0), ([copied, own], 1.0), ([own, wrong], 0.5)):
+        said = {"coder": [RIGHT], "tester": ["```python\n" + "\n".join(tests) + "\n```"]}
+        episode, _ = await play(code_sandbox, "code", said, shown, turns=1)
+        assert episode.actions[1].reward.checks["right"] == right
+
+
 VACUOUS = {
     "itself": "assert square(2) == square(2)",
     "anything": "assert square(2) is not None",
@@ -158,6 +169,7 @@ async def test_without_a_reference_the_tester_has_no_reward_of_its_own(code_sand
     program = RIGHT.replace("math.pow(n, 2)", "n ** 2")
     episode, _ = await play(code_sandbox, "code", {"coder": [program], "tester": [GOOD_TESTS]}, task)
     assert rewards(episode) == [("coder", 0, 1.0, 1.0), ("tester", 0, 1.0, 0.0)]
+    assert episode.actions[1].reward.checks == {"form": 1.0}  # not that they were wrong
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,17 @@ def test_a_detour_pays_no_more_than_the_direct_way():
     assert team_total(PlanPathEnvironment(near, mover="planner"), ["RR"]) == 1.0
 
 
+def test_who_says_nothing_that_can_be_read_is_paid_less_than_who_goes_a_part_of_the_way():
+    worth = {}
+    for text in ("nothing", "[]", "[R,R,D]", SHORTEST):
+        environment = maze(mover="planner")
+        act(environment, "tool", SHORTEST)  # and the planner does not move
+        reward = act(environment, "tool", text).reward
+        worth[text] = reward.team + reward.local
+    assert list(worth.values()) == sorted(worth.values()) and len(set(worth.values())) == len(worth)
+    assert act(maze(mover="planner"), "tool", "nothing").reward.team == 0.0
+
+
 TURNS = st.lists(st.lists(st.sampled_from("UDLR"), max_size=14), min_size=1, max_size=6)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.caps import parse_caps
 from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, part_ends, ran, same_code_failed_before
-from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, estimators_in
+from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, called_in, estimators_in
 from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.tabular.features import FeatureFault, read_faults
 from coachrl.text import visible
@@ -21,7 +21,7 @@ _ABSENCE = re.compile(
     r"not (?:found|available|there|present|exist)|n't (?:exist|find|there)",
     re.IGNORECASE,
 )
-_FITS = re.compile(r"\b(?:\w*fit\w*|train|lstsq|pinv|solve|minimize|backward)\s*\(")
+_FITS = re.compile(r"\w*fit\w*|train|lstsq|p?inv|solve|minimize|least_squares|cross_validate|backward")
 _NO_MODEL = re.compile(r"NotFittedError|[Pp]ickl|EOFError|no attribute 'predict")
 _EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.MULTILINE)
 FILE_CAPS = parse_caps(
@@ -174,7 +174,7 @@ def _saves_unfitted(role: Role, action: Action, previous: Sequence[Action]) -> b
     code = action.code or ""
     made = MODEL not in action.files_before or any(estimators_in(code).values())
     own = [earlier.code or "" for earlier in previous if earlier.role == role.name and earlier.index < action.index]
-    return made and not any(_FITS.search(program) for program in (*own, code))
+    return made and not any(_FITS.fullmatch(name) for program in (*own, code) for name in called_in(program))
 
 
 def _crashed_on_unfitted(request: CoachRequest) -> bool:

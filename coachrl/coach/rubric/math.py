@@ -13,11 +13,13 @@ from coachrl.coach.rubric.points import (
     RubricPoints,
     Rule,
     all_or_none,
+    checked,
     cut,
     error_line,
     nothing_written,
     ran,
     same_code_failed_before,
+    unread,
 )
 from coachrl.coach.rubric.text_features import (
     after_last_box,
@@ -29,6 +31,7 @@ from coachrl.coach.rubric.text_features import (
     first_invented_number,
     first_wrong_equation,
     last_number,
+    numbers_given,
     numbers_in,
     same_number,
     stated_result,
@@ -50,12 +53,13 @@ def draft_rules(request: CoachRequest) -> list[Rule]:
     text = visible(request.action.text)
     if not text:
         return [nothing_written(request)]
-    rules: list[Rule] = [RubricPoints(1, 1, "wrote a draft"), *_length(request), _brevity(request)]
+    rules: list[Rule] = [RubricPoints(1, 1, "wrote a draft"), *_length(request), _brevity(request), *unread(request)]
+    own = _own_answer(request, answer_of(text))
     if not numbers_in(request.task.prompt):
-        return [*rules, Cap(7, "the task holds no numbers: rules cannot judge what the draft says")]
+        return [*rules, *(own or [Cap(7, "the task holds no numbers: rules cannot judge what the draft says")])]
     rules += [_usable(text), _grounded(text, request.task.prompt), _covers(text, request.task.prompt)]
     rules += _wrong_step(text, request.task.prompt)
-    return rules + _own_answer(request, answer_of(text))
+    return rules + own
 
 
 def argument_rules(request: CoachRequest) -> list[Rule]:
@@ -81,6 +85,7 @@ def code_rules(request: CoachRequest) -> list[Rule]:
         rules.append(_grounded_code(action.code, known))
     rules += _follows_draft(request)
     rules += cut(request)
+    rules += unread(request)
     if not valid:
         rules.append(Cap(3, "the code is not valid Python"))
     elif not ran(action.execution):
@@ -99,7 +104,7 @@ def answer_rules(request: CoachRequest) -> list[Rule]:
     text = visible(request.action.text)
     if not text:
         return [nothing_written(request)]
-    rules: list[Rule] = [*_correct(request), *_length(request)]
+    rules: list[Rule] = [*_correct(request), *_length(request), *unread(request)]
     if not asks_for_box(request):
         return rules
     boxed = boxed_answers(text)
@@ -146,7 +151,7 @@ def _grounded(text: str, problem: str) -> RubricPoints:
     expressions = expressions_in(text)
     if not expressions:
         return RubricPoints(0, 3, "no arithmetic whose numbers could come from the problem")
-    known = set(numbers_in(problem)) | {value for found in expressions[:-1] if (value := evaluate(found)) is not None}
+    known = numbers_given(problem) | {value for found in expressions[:-1] if (value := evaluate(found)) is not None}
     used = numbers_in(expressions[-1])
     share = sum(number in known for number in used) / len(used)
     return RubricPoints(round(3 * share, 2), 3, f"{share:.0%} of its arithmetic's numbers come from the problem")
@@ -212,10 +217,12 @@ def _printed(action: Action) -> RubricPoints:
 
 
 def _grounded_code(code: str, known: str) -> RubricPoints:
-    """0, 1 and 2 stand in every loop, and tell nothing."""
-    used, given = {number for number in numbers_in(code) if number > 2}, set(numbers_in(known))
+    """0, 1 and 2 stand in every loop, and tell nothing: code that has no others uses what it was given only where that
+    has no others either."""
+    used, given = {number for number in numbers_in(code) if number > 2}, numbers_given(known)
     if not used:
-        return RubricPoints(1, 1, "uses no number that is not known")
+        ignores_all = given.isdisjoint(numbers_in(code)) and max(given) > 2
+        return all_or_none(not ignores_all, 1, "uses no number that is not known", "uses no number that is known")
     share = len(used & given) / len(used)
     return RubricPoints(round(share, 2), 1, f"{share:.0%} of its numbers come from the task or the draft")
 
@@ -252,12 +259,16 @@ def _draft(request: CoachRequest) -> str:
 
 
 def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
-    """With ground truth for every agent: is this agent's own result the reference answer?
+    """Where the outcome is in view: is this agent's own result the reference answer?
 
-    An agent that worked out a wrong draft faithfully is capped higher: the draft's author pays.
+    An agent that worked out a wrong draft faithfully is capped higher: the draft's author pays. Not so where the
+    environment takes each agent's answer for its own, as in a debate: there copying a wrong one is as wrong.
     """
-    if request.outcome is None or request.is_last_role:
+    if request.outcome is None:
         return []
+    right = _is_right(request)
+    if right is not None:
+        return [RubricPoints(1, 1, "its answer is right") if right else Cap(4.0, "its answer is not right")]
     reference = _reference(request)
     if reference is None:
         return []
@@ -270,6 +281,12 @@ def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
     return [Cap(4.0, "its result is not the reference answer")]
 
 
+def _is_right(request: CoachRequest) -> bool | None:
+    """What the environment found of the answer in this very reply; None where it takes none from this agent."""
+    right = checked(request, "right") if isinstance(request.task.ground_truth, MathTruth) else None
+    return None if right is None else right == 1
+
+
 def _reference(request: CoachRequest) -> Fraction | None:
     """The reference answer as a number, or None where it is something else."""
     truth = request.task.ground_truth
@@ -280,7 +297,8 @@ def _correct(request: CoachRequest) -> list[Rule]:
     outcome = request.outcome
     if outcome is None:
         return [RubricPoints(0, 6, "correctness is not known here")]
-    if outcome.success:
+    right = _is_right(request)
+    if outcome.success if right is None else right:
         return [RubricPoints(6, 6, "the final answer is correct")]
     why = outcome.reason or "the final answer is wrong"
     if _takes_over(request):

@@ -11,6 +11,8 @@ from coachrl.coach.base import CoachRequest
 from coachrl.pipelines.parts import part_is_done, turn_in_part
 from coachrl.types import HIGHEST_SCORE, Execution
 
+_UNREAD_CAP = 3.0
+
 
 @dataclass(frozen=True)
 class RubricPoints:
@@ -40,6 +42,19 @@ def all_or_none(holds: bool, of: float, reason: str, otherwise: str) -> RubricPo
 def nothing_written(request: CoachRequest) -> RubricPoints:
     """What a reply gets that shows nothing."""
     return RubricPoints(0, 10, "nothing written outside of hidden thoughts" if request.action.text else "empty reply")
+
+
+def checked(request: CoachRequest, name: str) -> float | None:
+    """What the environment found of this very reply, 0 to 1, where it looks for `name`; an outcome tells of the last
+    reply alone."""
+    reward = request.action.reward
+    return reward.checks.get(name) if reward is not None else None
+
+
+def unread(request: CoachRequest) -> list[Cap]:
+    """The cap of a reply in which the environment could read no answer."""
+    found = [checked(request, name) for name in ("format", "form")]
+    return [Cap(_UNREAD_CAP, "no answer could be read in it")] if 0.0 in found else []
 
 
 def cut(request: CoachRequest) -> list[Cap]:

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import TypeVar
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, all_or_none, cut, nothing_written
+from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, all_or_none, checked, cut, nothing_written
 from coachrl.tasks.code.cooperation import AUX, defines, find_cooperation, parse_code
+from coachrl.tasks.code.examples import asserted_in, examples_in, restates
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import SuiteError, parse_suite
 from coachrl.text import visible, written_code
@@ -42,7 +39,7 @@ def program_rules(request: CoachRequest) -> list[Rule]:
         return [*rules, Cap(_NO_CODE_CAP, "what it wrote is not Python")]
     prompt = request.role.prompt.body
     if "assert" in prompt:
-        return rules + _tests(code, truth.entry_point) + _right_tests(request, code)
+        return rules + _tests(request, code, truth.entry_point) + _right_tests(request, code)
     if AUX in prompt and not defines(code, truth.entry_point):
         return rules + _helper(code)
     return rules + _function(request, code, truth.entry_point, uses_aux=AUX in prompt)
@@ -63,7 +60,8 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
         rules += _cooperation(code, entry_point)
     outcome = request.outcome
     if outcome is not None:
-        share = _checked(request, "tests", outcome.metrics.get("tests_passed", float(outcome.success)))
+        of_this = checked(request, "tests")
+        share = of_this if of_this is not None else outcome.metrics.get("tests_passed", float(outcome.success))
         rules.append(RubricPoints(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
         if share < 1 or (request.action.reward is None and not outcome.success):
             rules.append(Cap(3.0 + 3 * share, "the program fails some tests"))
@@ -102,7 +100,7 @@ def _helper(code: str) -> list[Rule]:
     return [RubricPoints(0, 5, "does not define aux"), Cap(_NO_CODE_CAP, "no function aux")]
 
 
-def _tests(code: str, entry_point: str) -> list[Rule]:
+def _tests(request: CoachRequest, code: str, entry_point: str) -> list[Rule]:
     try:
         suite = parse_suite(code)
     except SuiteError as error:
@@ -110,7 +108,8 @@ def _tests(code: str, entry_point: str) -> list[Rule]:
     trees = [ast.parse(text, mode="eval").body for text in suite.assertions]
     calling = sum(_calls(tree, entry_point) for tree in trees)
     worked_out = sum(isinstance(tree, ast.Compare) and _is_literal(tree.comparators[-1]) for tree in trees)
-    distinct = len(set(suite.assertions))
+    examples = examples_in(request.task.prompt)
+    distinct = len({text for text in suite.assertions if not restates(text, examples)})
     rules: list[Rule] = [
         RubricPoints(round(2 * calling / len(trees), 2), 2, f"{calling} of {len(trees)} assertions call {entry_point}"),
         RubricPoints(
@@ -118,6 +117,8 @@ def _tests(code: str, entry_point: str) -> list[Rule]:
         ),
         RubricPoints(min(1.0, distinct / _ENOUGH_TESTS), 1, f"{distinct} different assertions"),
     ]
+    if not distinct:
+        rules.append(Cap(_CONTRARY_CAP, "tests nothing but what the task's own examples show"))
     return rules if calling else [*rules, Cap(3.0, f"no assertion calls {entry_point}")]
 
 
@@ -130,36 +131,19 @@ def _calls(tree: ast.expr, name: str) -> bool:
 
 def _right_tests(request: CoachRequest, code: str) -> list[Rule]:
     """Do the tests ask for what is right: by the examples of the task, and, where outcomes are given, by the share of
-    them that the reference solution passes?"""
-    given = dict(_equations(">>> ", request.task.prompt))
-    wrong = [call for call, value in _equations("assert ", code) if call in given and given[call] != value]
+    them that the reference solution passes, and one with other results does not?"""
+    given = examples_in(request.task.prompt)
+    wrong = [call for call, value in asserted_in(code) if call in given and given[call] != value]
     rules: list[Rule] = [Cap(_CONTRARY_CAP, f"contradicts the task's own example: {wrong[0][:80]}")] if wrong else []
-    right = _checked(request, "right", None) if request.outcome is not None else None
-    if right is not None:
-        rules.append(RubricPoints(round(4 * right, 2), 4, f"a right program passes {right:.0%} of the tests"))
-        if right < 1:
-            rules.append(Cap(_CONTRARY_CAP, "a right program fails these tests"))
+    passed, right = checked(request, "passed"), checked(request, "right")
+    if request.outcome is None or passed is None or right is None:
+        return rules
+    rules.append(RubricPoints(round(4 * right, 2), 4, f"a right program alone passes {right:.0%} of the tests"))
+    if passed < 1:
+        rules.append(Cap(_CONTRARY_CAP, f"a right program fails {1 - passed:.0%} of the tests"))
+    elif right < 1:
+        rules.append(Cap(round(4 + 6 * right, 2), f"a wrong program passes {1 - right:.0%} of the tests"))
     return rules
-
-
-def _equations(mark: str, text: str) -> Iterator[tuple[str, str]]:
-    """(call, value), each in Python's own spelling: lines `assert f(1) == 2`, or doctests with the value below."""
-    lines = [*text.splitlines(), ""]
-    for line, below in pairwise(lines):
-        if line.strip().startswith(mark):
-            expression = line.strip().removeprefix(mark)
-            call, _, value = expression.rpartition(" == ") if mark == "assert " else (expression, "", below.strip())
-            with contextlib.suppress(SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
-                yield ast.unparse(ast.parse(call, mode="eval")), repr(ast.literal_eval(value))
-
-
-T = TypeVar("T")
-
-
-def _checked(request: CoachRequest, name: str, otherwise: T) -> float | T:
-    """What the environment found of this very reply; an outcome tells of the last program and the last tests alone."""
-    reward = request.action.reward
-    return reward.checks[name] if reward is not None and name in reward.checks else otherwise
 
 
 def _is_literal(node: ast.expr) -> bool:

@@ -37,12 +37,14 @@ episode, as in a debate): as a draft, and one boxed answer 2; cap: no box 3.
 **Agents that write programs which others run** (`programs`, on programming tasks): one closed block 1, valid 2; a
 function: defined 3, works with `aux` where that is asked for 2, share of tests passed 4 where the outcome is given; a
 helper: `aux` with a return 5; tests: call the function 2, state a value 2, four of them 1, where the outcome is given
-share of them that the reference solution passes 4; caps: not Python, or not what was asked for 2, tests that never call
-the function 3, where no outcome is given a function that uses none of its arguments 3, tests that contradict the task's
-examples or fail the reference solution 4, cut 4, failed 3 to 6 by the share of tests passed.
+share of them that the reference solution alone passes 4; caps: not Python, or not what was asked for 2, tests that
+never call the function 3, where no outcome is given a function that uses none of its arguments 3, tests that contradict
+the task's examples, only repeat them, or fail the reference solution 4, tests that a wrong program passes 4 to 10 by
+their share, cut 4, failed 3 to 6 by the share of tests passed.
 
 The outcome counts for an action where `request.outcome` is given: the last agent's (MAPPA), or everyone's, when each
-agent's own result is compared with the reference answer (right 1 more, wrong at most 4, faithful to a wrong draft 7).
+agent's own result is compared with the reference answer (right 1 more, wrong at most 4, faithful to a wrong draft 7; in
+a debate each answers for itself, and a copy is as wrong). Where the environment can read no answer, at most 3.
 
 Where the paper's table and its text differ, the text is followed: the table gives 2-3 to an agent that crashes on a
 missing upstream file, less than to one with a bug of its own, while the text says that it is not to be penalised.

@@ -31,10 +31,32 @@ _NUMBER_WORDS = re.compile(
     r"\b",
     re.IGNORECASE,
 )
+_WORDS_FOR = {
+    word: Fraction(value)
+    for value, words in (
+        (1, "one once"),
+        (2, "two twice half halves double doubled doubles pair couple"),
+        (3, "three thrice third thirds triple tripled triples"),
+        (4, "four quarter quarters fourth fourths"),
+        (5, "five fifth fifths"),
+        (6, "six"),
+        (7, "seven"),
+        (8, "eight"),
+        (9, "nine"),
+        (10, "ten tenth tenths"),
+        (11, "eleven"),
+        (12, "twelve dozen dozens"),
+        (20, "twenty"),
+        (100, "hundred percent %"),
+        (1000, "thousand"),
+    )
+    for word in words.split()
+}
+"""What is worked with where a problem says so in words: half of it is divided by 2."""
 _MOST_EQUATIONS = 200  # that are checked: more are no working
 _MAX_NUMBER_CHARS = 1000  # nobody means a longer one, and Python reads none of more than 4,300 digits
 _TOLERANCE = Fraction(1, 10**6)
-_CALLED_CLASS = re.compile(r"\b([A-Z]\w+)\s*\(")
+_CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 KINDS_OF_ESTIMATORS = {
     "classification": re.compile(
         r"\w+Classifier(CV)?|LogisticRegression(CV)?|\w*SVC|\w+NB|Perceptron|\w+DiscriminantAnalysis"
@@ -57,6 +79,12 @@ _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] =
 def numbers_in(text: str) -> tuple[Fraction, ...]:
     """The numbers that stand in `text`, unsigned, in order. "1,200" is one number; digits without end are none."""
     return tuple(map(_fraction, _readable(_NUMBER.findall(text))))
+
+
+def numbers_given(text: str) -> set[Fraction]:
+    """The numbers that a problem gives, in digits or in words."""
+    words = re.findall(r"[a-z]+|%", text.lower())
+    return {*numbers_in(text), *(_WORDS_FOR[word] for word in words if word in _WORDS_FOR)}
 
 
 def last_number(text: str) -> Fraction | None:
@@ -207,9 +235,19 @@ def computes(code: str) -> bool:
     )
 
 
+def called_in(code: str) -> list[str]:
+    """The names of what `code` calls. Comments and strings call nothing; code cut short is read as far as it goes."""
+    tree = parse_code(code)
+    if tree is None:
+        return _CALLED.findall(code)
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = (getattr(function, "attr", getattr(function, "id", "")) for function in called)
+    return [name for name in names if name]
+
+
 def estimators_in(code: str) -> dict[str, tuple[str, ...]]:
-    """Task category -> the estimators for it that `code` makes, in order; code cut short is read as far as it goes."""
-    called = _CALLED_CLASS.findall(code)
+    """Task category -> the estimators for it that `code` makes."""
+    called = called_in(code)
     return {category: tuple(filter(names.fullmatch, called)) for category, names in KINDS_OF_ESTIMATORS.items()}
 
 

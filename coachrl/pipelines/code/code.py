@@ -13,6 +13,7 @@ from coachrl.pipelines.code.base import CodePipeline
 from coachrl.pipelines.code.environment import CODER, TESTER, CodeEnvironment
 from coachrl.pipelines.team.roles import fill, load_text
 from coachrl.sandbox.base import Workspace
+from coachrl.tasks.code.examples import examples_in
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import SuiteResult
 from coachrl.text import clip_middle
@@ -64,7 +65,8 @@ class Code(CodePipeline):
         """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
         truth, options = self.truth(task, CodeTruth), self.options
         workspace = self.require_workspace(workspace)
-        team.environment = CodeEnvironment(truth, options.test_timeout_s, options.rewards == "shaped")
+        shaped, examples = options.rewards == "shaped", examples_in(task.prompt)
+        team.environment = CodeEnvironment(truth, options.test_timeout_s, shaped, examples)
         known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
         turns, agreed = 0, False
         while not agreed and turns < self.rounds:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from coachrl.pipelines.team.state import Environment, StepResult
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code.cooperation import parse_code
+from coachrl.tasks.code.examples import restates
 from coachrl.tasks.code.joint_reward import join_code
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import Suite, SuiteError, SuiteResult, off_by_one, parse_suite, run_suite
@@ -24,13 +26,15 @@ class CodeEnvironment(Environment):
     The team's reward is the share of the task's own tests that the program passes. The coder's own: 0.1 where its
     program loads and defines the function, 0.1 where the first test runs without an exception, 0.8 times that share.
     The tester's own: 0.2 for tests that can be run and call the function, 0.8 times the share of them that the task's
-    reference solution passes, and fails with another result in the place of each; nothing where the task has none.
+    reference solution passes, and fails with another result in the place of each; nothing where the task has none. A
+    right one that says no more than the task's `examples` is not counted: it could be copied.
     Unless it is shaped (App. B.6), the team's is 1 or 0 and the own one 1 for the form alone.
     """
 
     truth: CodeTruth
     timeout_s: float | None = None
     shaped: bool = True
+    examples: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
     graded: SuiteResult | None = None
     tests: Suite | None = None
@@ -49,7 +53,7 @@ class CodeEnvironment(Environment):
         if not self.shaped:
             return StepResult("", Reward(float(self.solved), checks["form"], checks))
         known = action.role == CODER or self.truth.reference is not None
-        own = sum(_WEIGHTS[action.role][name] * value for name, value in checks.items()) if known else 0.0
+        own = sum(weight * checks[name] for name, weight in _WEIGHTS[action.role].items()) if known else 0.0
         return StepResult("", Reward(self.graded.share if self.graded is not None else 0.0, own, checks))
 
     async def compare(self, workspace: Workspace) -> SuiteResult | None:
@@ -73,18 +77,23 @@ class CodeEnvironment(Environment):
 
     async def _tests(self, source: str, workspace: Workspace) -> dict[str, float]:
         self.tests, self.tests_right = read_tests(source, self.truth.entry_point), None
+        form = {"form": float(self.tests is not None)}
+        if self.truth.reference is None:  # nobody can say whether they are right
+            return form
         if self.tests is None:
-            return {"form": 0.0, "right": 0.0}
-        if self.truth.reference is not None:
-            self.tests_right = await self._worth(self.tests, self.truth.reference, workspace)
-        return {"form": 1.0, "right": self.tests_right or 0.0}
+            return form | {"passed": 0.0, "right": 0.0}
+        passed, self.tests_right = await self._worth(self.tests, self.truth.reference, workspace)
+        return form | {"passed": passed, "right": self.tests_right}
 
-    async def _worth(self, tests: Suite, reference: str, workspace: Workspace) -> float:
-        """Share of the tests that the reference passes and that notice where its results are others: a test that every
-        program passes tests nothing."""
+    async def _worth(self, tests: Suite, reference: str, workspace: Workspace) -> tuple[float, float]:
+        """Share of the tests that the reference passes, and of those that count the share that notice, too, where its
+        results are others: a test that every program passes tests nothing."""
         programs = (reference, off_by_one(reference, self.truth.entry_point))
         passed = [(await self._run(program, tests, workspace)).passed for program in programs]
-        return sum(right and not unnoticed for right, unnoticed in zip(*passed, strict=True)) / len(tests.assertions)
+        known = [restates(text, self.examples) for text in tests.assertions]
+        counted = [not (right and copied) for right, copied in zip(passed[0], known, strict=True)]
+        noticing = [counts and right and not all_do for counts, right, all_do in zip(counted, *passed, strict=True)]
+        return sum(passed[0]) / len(known), sum(noticing) / max(1, sum(counted))
 
     async def _run(self, program: str, suite: Suite, workspace: Workspace) -> SuiteResult:
         """In a copy of the workspace: what a run leaves tells no other one anything, of the task's own tests least."""

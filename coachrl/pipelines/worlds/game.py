@@ -75,13 +75,13 @@ class Game(Environment, Generic[A, S]):
         return self.is_solved(self.state)
 
     async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
-        """Carry out the answer in `action`. One that cannot be read does nothing, and is worth nothing."""
+        """Carry out the answer in `action`. One that cannot be read does nothing: it reaches what is there already."""
         answer = self.answer(action)
         if answer is None:
-            return StepResult("no answer could be read", Reward(0.0, 0.0, {"format": 0.0}), self.render())
+            gained = self._reach(self.state, action.role) if self.shaped else 0.0
+            return StepResult("no answer could be read", Reward(gained, 0.0, {"format": 0.0}), self.render())
         trial = self.carry_out(answer)
         reward = self._reward(trial, action.role)
-        self.reached = {**self.reached, action.role: self.potential(trial.state)}
         if action.role == self.mover:
             self.state, self.moves = trial.state, self.moves + trial.moves
         return StepResult(trial.words, reward, self.draw(trial.state))
@@ -106,8 +106,14 @@ class Game(Environment, Generic[A, S]):
         if not self.shaped:
             return Reward(float(self.is_solved(trial.state)), 1.0, {"format": 1.0})
         checks, weights = {"format": 1.0, **trial.checks[role]}, {"format": 0.1, **self.shares[role]}
-        gained = self.potential(trial.state) - self.reached.get(role, self._first)
+        gained = self._reach(trial.state, role)
         return Reward(gained, sum(weights[name] * value for name, value in checks.items()), checks)
+
+    def _reach(self, state: S, role: str) -> float:
+        """How much higher `state` is than what the role's answer before reached. It is what has been reached now."""
+        before, now = self.reached.get(role, self._first), self.potential(state)
+        self.reached = {**self.reached, role: now}
+        return now - before
 
     @abstractmethod
     def first_state(self) -> S:

@@ -1,8 +1,9 @@
 """Asks math-verify whether two answers are equal, in a child process that a hostile answer can hang or fill, not harm.
 
 math-verify bounds its time with `signal.alarm` handlers, which work in the main thread only and never interrupt a big
-integer power. Here the alarm keeps its default action, so that the kernel ends the child; the next question starts a
-new one. The child runs this file as a plain script: it imports nothing of coachrl, nor the caller's `__main__`.
+integer power. Here a timer's signal keeps its default action, so that the kernel ends the child; the next question
+starts a new one. The timer counts what the child computes: an answer is no less right on a machine that has much else
+to do. The child runs this file as a plain script: it imports nothing of coachrl, nor the caller's `__main__`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import threading
 from typing import IO, Any
 
-TIMEOUT_S = 3
+TIMEOUT_S = 3  # of computing
 MEMORY_BYTES = 1024**3
 MAX_ANSWER_CHARS = 300  # a closed-form answer is short; parsing time grows steeply with length
 
@@ -81,6 +82,11 @@ class MathJudge:
             child.communicate()  # closes both pipes and reaps the child
 
 
+def limit_computing(seconds: float) -> None:
+    """End this process once it has computed for so long from now; 0 takes the limit away."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
 def _serve() -> None:
     """The child: one JSON line [reference, answer] in, one JSON boolean out, until its input ends."""
     logging.disable()
@@ -89,10 +95,10 @@ def _serve() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     print(_READY, flush=True)  # noqa: T201
     for line in sys.stdin:
-        signal.alarm(TIMEOUT_S)
+        limit_computing(TIMEOUT_S)
         reference, answer = (_parsed(text) for text in json.loads(line))
         equal = verify(reference, answer, timeout_seconds=None)
-        signal.alarm(0)
+        limit_computing(0)
         print(json.dumps(bool(equal)), flush=True)  # noqa: T201
 
 

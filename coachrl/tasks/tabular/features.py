@@ -21,6 +21,7 @@ SYMPTOMS = {
     "gaps": re.compile(r"NaN|infinity"),
     "rows": re.compile(r"inconsistent numbers? of samples|[Ll]ength"),
     "columns": re.compile(r"[Ff]eature names|expecting \d+ features"),
+    "nothing to learn": re.compile(r"\b(?:one|1|2) class(?:es)?\b|greater than one|\b0 feature"),
 }
 """What may be wrong with a file of features -> the errors by which it shows in the code that uses it."""
 

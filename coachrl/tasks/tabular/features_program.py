@@ -137,6 +137,9 @@ def main(test_rows: int) -> None:
         if table is not None:
             _check_values(name, table)
     X, y, Z = tables.values()
+    for name, table in (("X_train.pkl", X), ("y_train.pkl", y)):
+        if table is not None and not _varies(table):
+            _say(name, "nothing to learn", "all rows are alike")
     if X is not None and y is not None and len(X) != len(y):
         _say("X_train.pkl", "rows", f"{len(X)}, and {len(y)} in y_train.pkl")
     if X is not None and Z is not None:
@@ -181,6 +184,14 @@ def _check_values(name: str, table: pd.DataFrame) -> None:
             gaps.append(column)
     _say_names(name, "not numbers", text)
     _say_names(name, "gaps", gaps)
+
+
+def _varies(table: pd.DataFrame) -> bool:
+    """Whether two rows differ in anything."""
+    try:
+        return any(values.nunique(dropna=False) > 1 for _, values in table.items())
+    except TypeError:  # lists and the like, which are told as no numbers
+        return True
 
 
 def _as_numbers(column: pd.Series) -> pd.Series:

@@ -2,7 +2,7 @@
 
 How values are compared
 - Ids: as text without surrounding blanks. Where all ids of a task are whole numbers, "7", "007" and "7.0" are one id.
-- Labels: likewise; where the labels are True and False, 1 and 0 are taken for them.
+- Labels: likewise; where the labels are True and False, 1 and 0 are taken for them, and the other way round.
 - Columns of the submission beyond the id and the targets are ignored, and so is the order of rows and columns.
 - Two-class tasks whose metric ranks (ROC-AUC, Gini, log loss) take labels or scores of the positive class, which is the
   second of the sorted labels (1 of 0/1, True of False/True). Labels are made from scores at 0.5 where all scores are
@@ -304,9 +304,11 @@ def _classified(answers: pd.Series, predicted: pd.Series, labels: tuple[str, ...
 
 def _as_labels(column: pd.Series, labels: tuple[str, ...]) -> pd.Series:
     """The column with each value written as the label that it stands for; what stands for none is left as it is."""
-    if set(labels) <= {"True", "False"}:
-        names = {"true": "True", "false": "False", "1": "True", "0": "False", "1.0": "True", "0.0": "False"}
-        return column.map(lambda text: names.get(text.lower(), text))
+    for no, yes in (("False", "True"), ("0", "1")):
+        if set(labels) <= {no, yes}:
+            names = {"true": yes, "false": no, "1": yes, "0": no}
+            plain = column.map(_plain).str.lower()
+            return column.where(~plain.isin(list(names)), plain.map(names))
     return column.map(_plain) if all(_WHOLE.fullmatch(label) for label in labels) else column
 
 

@@ -172,12 +172,35 @@ def test_only_who_was_handed_an_unfitted_model_is_not_to_blame_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "fits", ["w = np.linalg.lstsq(X, y)[0]", "w = np.linalg.solve(X.T @ X, X.T @ y)", "loss.backward()"]
+    "fits",
+    [
+        "w = np.linalg.lstsq(X, y)[0]",
+        "w = np.linalg.solve(X.T @ X, X.T @ y)",
+        "w = np.linalg.inv(X.T @ X) @ X.T @ y",
+        "w = cross_validate(SVC(), X, y, return_estimator=True)['estimator'][0]",
+        "loss.backward()",
+    ],
 )
 def test_a_model_may_be_fitted_without_an_estimator(fits: str) -> None:
     before = ("X_train.pkl", "y_train.pkl")
     saved = coded("modeler", f"{fits}; dump(w)", Execution("ok"), before=before, after=(*before, "model.pkl"))
     assert scored(saved)[0] == 8.5
+
+
+@pytest.mark.parametrize("said", ["# model.fit(X, y)", "print('model.fit(X, y)')", '"""fit()"""'])
+def test_what_is_only_said_fits_no_model(said: str) -> None:
+    before = ("X_train.pkl", "y_train.pkl")
+    saved = coded("modeler", f"{said}\ndump(Ridge())", Execution("ok"), before=before, after=(*before, "model.pkl"))
+    assert scored(saved)[0] <= 4
+
+
+@pytest.mark.parametrize("said", ["# RandomForestClassifier()", "print('SVC()')"])
+def test_an_estimator_that_is_only_named_is_none_of_the_right_kind(said: str) -> None:
+    code = f"{said}\ndump(LinearRegression().fit(X, y))"
+    before = ("X_train.pkl", "y_train.pkl")
+    saved = coded("modeler", code, Execution("ok"), before=before, after=(*before, "model.pkl"))
+    given, why = scored(saved)
+    assert given == 3 and "LinearRegression is for regression" in why
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,16 @@ def test_what_a_draft_is_given_for_its_numbers(text: str, usable: float, grounde
     assert points[-3:] == [usable, grounded, covered]
 
 
+def test_numbers_that_a_problem_gives_in_words_come_from_it() -> None:
+    """Else a draft that makes do with those in digits would be worth more than the right one."""
+    task = Task("w", "word", "Ann fills three boxes with 4 apples each, and half of them twice.")
+    for text, points in (("3 * 4 * 2 / 2", 3), ("4 + 4", 3), ("5 * 4", 1.5)):
+        rules = draft_rules(replace(request_for(make_action("solver", text)), task=task))
+        assert [rule.points for rule in rules if isinstance(rule, RubricPoints)][-2] == points
+    coder = replace(request_for(coded("executor", "print(3 * 4)", ok("12"))), task=task)
+    assert found(code_rules(coder), "100% of its numbers") == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "points", "cap"),
     [(r"\boxed{12}", 2, None), (r"\boxed{12} \boxed{12}", 2, None), (r"\boxed{12} \boxed{13}", 1, None),
@@ -89,7 +99,8 @@ def test_a_short_result_is_printed(printed: str, points: float) -> None:
     [
         ("print(3 * 4)", 1.0),
         ("print(3 * 7)", 0.5),
-        ("print(0 + 1 + 2)", 1.0),  # these stand in every loop
+        ("print(3 * 4 - 0 - 1 - 2)", 1.0),  # these stand in every loop
+        ("print(1 + 1)", 0.0),  # and say nothing of the boxes and the apples
         ("print(3 * 8)", 1.0),  # the draft's
     ],
 )
@@ -193,11 +204,11 @@ def test_a_draft_is_the_last_text_of_another_agent_that_ran_no_code() -> None:
     )
 
 
-def test_the_last_agents_result_is_the_outcome_itself() -> None:
-    for outcome in (Outcome(True), Outcome(False)):
-        request = request_for(coded("executor", "print(3 * 5)", ok("15")), outcome=outcome)
-        assert found(code_rules(request), "its result is not the reference answer") == 4
-        assert found(code_rules(replace(request, is_last_role=True)), "its result is not the reference answer") is None
+def test_the_last_agent_is_held_to_the_outcome_where_it_computes() -> None:
+    for is_last in (True, False):
+        request = request_for(coded("executor", "print(3 * 5)", ok("15")), outcome=Outcome(False))
+        rules = code_rules(replace(request, is_last_role=is_last))
+        assert found(rules, "its result is not the reference answer") == 4
 
 
 @pytest.mark.parametrize(

@@ -188,13 +188,21 @@ FOUR = "\n".join(f"assert prime_gaps({n}) == [{n}]" for n in range(4))
 
 
 @pytest.mark.parametrize(
-    ("checks", "points", "cap"), [({"right": 1.0}, (4, 4), None), ({"right": 0.75}, (3, 4), 4.0), ({}, None, None)]
+    ("checks", "points", "caps"),
+    [
+        ({"passed": 1.0, "right": 1.0}, (4, 4), []),
+        ({"passed": 0.75, "right": 0.75}, (3, 4), [4.0]),
+        ({"passed": 1.0, "right": 0.75}, (3, 4), [8.5]),  # one of four would pass whatever program
+        ({"passed": 1.0, "right": 0.0}, (0, 4), [4.0]),
+        ({"form": 1.0}, None, []),  # of a task without a reference solution
+    ],
 )
-def test_tests_are_held_to_what_a_right_program_passes_of_them(checks, points, cap):
+def test_tests_are_held_to_what_a_right_program_alone_passes_of_them(checks, points, caps):
     request = checked(block(FOUR), checks, role="tester")
-    assert (found(request, "a right program passes"), found(request, "a right program fails")) == (points, cap)
+    assert found(request, "a right program alone passes") == points
+    assert [rule.at_most for rule in program_rules(request) if isinstance(rule, Cap)] == caps
     unknown = replace(request, outcome=None)
-    assert found(unknown, "a right program passes") is None and found(unknown, "a right program fails") is None
+    assert found(unknown, "program alone passes") is None and found(unknown, "program fails") is None
 
 
 @pytest.mark.parametrize(
@@ -230,6 +238,15 @@ def test_tests_are_counted_by_what_they_call_and_state(tests, calling, stating, 
     points = [found(request, words) for words in ("call prime_gaps", "state a value", "different assertions")]
     assert points == [(calling, 2), (stating, 2), (different, 1)]
     assert found(request, "no assertion calls") is None
+
+
+def test_tests_that_only_repeat_the_example_of_the_task_are_capped():
+    said, own = "assert prime_gaps(13) == [1, 2, 2, 4, 2]", "assert prime_gaps(3) == [1]"
+    again = [said, f"{said} and True", "assert len(prime_gaps(13)) == 5"]
+    for tests, cap in (([said], 4.0), (again, 4.0), ([said, own], None)):
+        request = ask("code", "tester", block("\n".join(tests)))
+        assert found(request, "nothing but what the task's own examples show") == cap
+    assert found(ask("code", "tester", block(f"{said}\n{own}")), "different assertions") == (0.25, 1)
 
 
 def test_what_is_no_test_no_helper_and_no_function_is_capped_at_two():

@@ -2,6 +2,9 @@
 
 import json
 import logging
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -135,7 +138,7 @@ WRONG = [
         for scale in (r"\text{ million}", " thousands", " Dozen", " thirds", " hundred eggs")
     ),
     *(("7", rf"\boxed{{{said}}}") for said in ("7 not", r"\neq 7", "≠7", "The answer is not 7", "7 or eight")),
-    *(("7", rf"\boxed{{{said}}}") for said in (r"\leq 7", r"\ge7", "≥ 7", "< 7", r"\gt 7", "7_{8}", "7_9")),
+    *(("7", rf"\boxed{{{said}}}") for said in (r"\leq 7", r"\ge7", "≥ 7", "< 7", r"\gt 7", "7_{8}", "7 _9")),
     *(("7", rf"\boxed{{{both}}}") for both in ("8 (or 7)", "8$, or $7", r"8 \lor 7", "8=7", "x=8=7", "7 plus one")),
     *(("7", rf"\boxed{{{said}}}") for said in ("7+", "7-", "7 *", "7/", "7=", r"$7 \times$", r"7\cdot", "x=7+")),
     *(("7", rf"\boxed{{{said}}}") for said in ("6. 7", r"6.\ 7", "6.5. 7", r"\frac{1}{2}. 7", "6 . 7")),
@@ -247,6 +250,14 @@ def test_hostile_answer_costs_the_child_only(hostile: str) -> None:
         assert judge.equal("1/2", r"\frac{2}{4}") is True
     finally:
         judge.close()
+
+
+@pytest.mark.parametrize(
+    ("work", "ended_by"), [("time.sleep(0.6)\nos._exit(0)", 0), ("while True: pass", -signal.SIGPROF)]
+)
+def test_a_machine_that_has_much_else_to_do_makes_no_answer_wrong(work: str, ended_by: int) -> None:
+    program = f"import os, time\nfrom coachrl.tasks.math.judge import limit_computing\nlimit_computing(0.3)\n{work}"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == ended_by
 
 
 def test_grading_works_in_many_threads() -> None:

@@ -87,6 +87,9 @@ async def test_features_that_can_be_fitted_have_no_fault(sandbox, code):
         ),
         ("y = None", ["y_train.pkl: unreadable: no table, but None"]),
         ("Z = Z.rename(columns={'age': 'years'})", ["X_test.pkl: columns: years"]),
+        ("y[:] = 'gas'", ["y_train.pkl: nothing to learn: all rows are alike"]),
+        ("X[:], Z[:] = 0, 0", ["X_train.pkl: nothing to learn: all rows are alike"]),
+        ("X, Z = X[[]], Z[[]]", ["X_train.pkl: nothing to learn: all rows are alike"]),
         ("Z = Z[['age', 'floor', 'lift']]", ["X_test.pkl: columns: in another order than in X_train.pkl"]),
     ],
 )
@@ -267,6 +270,10 @@ y = pd.Series([1, 2, 3], index=pd.date_range("2026-01-01", periods=3, freq="D"),
         ("columns", "ValueError: X has 10 features, but Ridge is expecting 11 features as input.", True),
         ("columns", "ValueError: The feature names should match those that were passed during fit.", True),
         ("unreadable", "_pickle.UnpicklingError: invalid load key, 'x'.", True),
+        ("nothing to learn", "ValueError: This solver needs samples of at least 2 classes in the data, but", True),
+        ("nothing to learn", "ValueError: y contains 1 class after sample_weight trimmed classes", True),
+        ("nothing to learn", "ValueError: Found array with 0 feature(s) (shape=(3, 0)) while a minimum", True),
+        ("nothing to learn", "NameError: name 'classes' is not defined", False),
     ],
 )
 async def test_a_fault_explains_the_errors_that_it_causes(category, error, explained):

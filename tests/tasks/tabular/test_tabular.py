@@ -128,6 +128,15 @@ def test_boolean_labels_take_ones_and_zeros(tmp_path):
         assert grade_submission(csv_of({"id": [1, 2], "ok": written}), truth).metrics["accuracy"] == 1.0
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "roc_auc"])
+def test_ones_and_zeros_take_boolean_labels(tmp_path, metric):
+    """`scores > 0.5` is written as True and False."""
+    truth = truth_of(tmp_path, {"id": [1, 2, 3], "ok": [1, 0, 1]}, metric)
+    for written in (["True", "False", "True"], ["true", "FALSE", "1"], [1, 0, 1], ["1.0", "00", "01"]):
+        assert grade_submission(csv_of({"id": [1, 2, 3], "ok": written}), truth).metrics[metric] == 1.0
+    assert not grade_submission(csv_of({"id": [1, 2, 3], "ok": ["yes", "no", "yes"]}), truth).success
+
+
 def test_several_targets_are_averaged(tmp_path):
     truth = truth_of(tmp_path, {"id": [1, 2], "a": [0.0, 10.0], "b": [0.0, 100.0]}, "mcrmse", "regression")
     outcome = grade_submission(csv_of({"b": [10, 110], "a": [1, 11], "id": [1, 2]}), truth)
