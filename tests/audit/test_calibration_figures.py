@@ -11,10 +11,13 @@ from audit_tables import sample, table
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from coachrl.audit.data.frame import Scorer
+from coachrl.audit.findings import CrossRater
 from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import _auc_and_tau, calibrate
 from coachrl.audit.stats.drift import drift, reference_set_drift
 from coachrl.audit.stats.strata import with_bins
+from coachrl.audit.verdicts import verdicts
 from coachrl.jsonl import append_jsonl
 from coachrl.stats import SHARE, estimate
 
@@ -227,6 +230,15 @@ def test_three_raters_agree_over_what_all_of_them_scored():
     squares = np.var([[1, 2, 3], [4, 4, 4], [7, 8, 6]], axis=1, ddof=1).mean()
     assert found.alpha.value == pytest.approx(1 - squares / np.var([1, 2, 3, 4, 4, 4, 7, 8, 6], ddof=1))
     assert found.icc.n == 3 and found.raters == ["x", "y", "z"]
+
+
+def test_scores_that_do_not_differ_leave_nothing_to_agree_on():
+    scorers = {"x": Scorer("", "m", "p"), "y": Scorer("again", "m", "p", 1)}
+    found = agree(rated(x=[7.0, 7.0], y=[7.0, 7.0]), scorers, 20)
+    assert (found.pairs[0].icc, found.pairs[0].alpha, found.pairs[0].shift.value) == (None, None, 0.0)
+    [verdict] = verdicts([], [CrossRater("p", found, [])])
+    assert (verdict.grade, verdict.value) == ("unknown", None)
+    assert "may not agree (no spread to agree on) with itself: ICC not defined" in verdict.text
 
 
 def test_raters_without_an_action_in_common_and_one_that_is_constant():
