@@ -142,7 +142,8 @@ def task_spread(sample: Sample) -> TaskSpread | None:
     values = tuple(np.asarray(column[present], np.float64) for column in columns)
     found = sample.resampler.sums(present, np.zeros(len(present), np.int64), values, 1)
     point = _intraclass(found.point_KV[None, 0])[0]
-    share = estimate(float(point), _intraclass(found.boot_RKV[:, 0]), N, len(present), limits=CORRELATION)
+    boot_R, equal = _intraclass(found.boot_RKV[:, 0]), equal_clusters(counts_T)
+    share = estimate(float(point), boot_R, N, len(present), limits=CORRELATION, clusters=equal)
     at_least_0 = share.mapped(lambda value: max(0.0, value))  # an estimate may be below, which no variance can
     ends = _extremes(sample, sums_T, counts_T)
     return TaskSpread(at_least_0, ends[:_EXTREME_TASKS], ends[-_EXTREME_TASKS:])

@@ -73,7 +73,6 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     if any(np.allclose(column, 0) for column in (*ranks, *plain)):
         return None
     compared_N = np.bincount(cells_N, minlength=cells)[cells_N] > 1
-    carrying = len(np.unique(sample.task_codes_N[np.abs(plain[0]) > _NOTHING]))
     span = _usual_range(value_N[compared_N], cells_N[compared_N])
 
     def slope_of(sums_RV: Floats) -> Floats:
@@ -87,6 +86,7 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     def figure(statistic: Statistic, columns: Sequence[Floats], limits: Limits) -> Estimate:
         x_N, y_N = columns
         products = (x_N * y_N, x_N * x_N, y_N * y_N)
+        carrying = sample.equal_tasks(x_N * x_N)  # a task weighs as much as the feature differs inside of it
         with np.errstate(divide="ignore", invalid="ignore"):
             return sample.total(statistic, *products, n=int(compared_N.sum()), limits=limits, clusters=carrying)
 

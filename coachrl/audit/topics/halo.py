@@ -89,7 +89,7 @@ def _explained(sample: Sample) -> Estimate | None:
     if np.ptp(x_N) == 0 or np.ptp(y_N) <= _EQUAL:
         return None
     sums_TV = by_task(sample, np.ones(len(x_N)), x_N, y_N, x_N * x_N, y_N * y_N, x_N * y_N)
-    return over_tasks(sums_TV, _squared_correlation, len(x_N), limits=SHARE, null=COPIED)
+    return over_tasks(sums_TV, _squared_correlation, len(x_N), limits=SHARE, null=COPIED, weight=0)
 
 
 def _squared_correlation(sums_RV: Floats) -> Floats:

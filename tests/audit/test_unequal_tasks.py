@@ -1,0 +1,117 @@
+"""Fair coaches where tasks, halves of training, runs or coaches are unequal: a few of them are not taken for many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from audit_tables import sample, table
+
+from coachrl.audit.data.frame import Scorer, category
+from coachrl.audit.data.sample import Sample
+from coachrl.audit.findings import examine_rater
+from coachrl.audit.stats.drift import drift
+from coachrl.audit.stats.strata import with_bins
+from coachrl.audit.stats.style import style_effect
+from coachrl.audit.stats.within import first_over_second, over_tasks
+from coachrl.audit.topics.effect import Effect, alone
+from coachrl.audit.topics.leniency import leniency
+from coachrl.audit.topics.subjects import _p_of_all_topics
+from coachrl.audit.verdicts import verdicts
+from coachrl.stats import Estimate
+
+NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
+
+
+def rows_of(scores: np.ndarray, **columns) -> list[dict]:
+    """A row for each score, each an episode of its own; columns: a value for each, or for all."""
+    spread = {name: np.broadcast_to(np.asarray(values), scores.shape) for name, values in columns.items()}
+    return [
+        {"episode": f"e{n}", "score": float(score), **{name: values[n].item() for name, values in spread.items()}}
+        for n, score in enumerate(scores)
+    ]
+
+
+def test_a_length_that_one_task_pays_is_no_preference_of_the_coach():
+    """One task with 90 % of the draws has longer replies scored higher; in the 19 others nothing goes with length."""
+    rng = np.random.default_rng(0)
+    task = np.r_[np.zeros(180, int), 1 + np.arange(20) % 19]
+    tokens = rng.integers(50, 400, 200)
+    scores = 5 + (task == 0) * (tokens - 225) / 150 + rng.normal(0, 0.7, 200)
+    effect = style_effect(sample(*rows_of(scores, task=[f"t{t}" for t in task], tokens=tokens)), "tokens", "")
+    assert effect.rho.clusters < 1.5 and effect.rho.p > 0.05 and effect.slope.p > 0.05
+
+
+def test_a_figure_that_one_of_many_tasks_holds_is_not_that_of_many():
+    """One task weighs 90 of 134 and is 2 above nothing; what 44 others hold is noise."""
+    noise = np.random.default_rng(1).normal(0, 1, 44)
+    sums_TV = np.column_stack([np.r_[180.0, noise], np.r_[90.0, np.ones(44)]])
+    found = over_tasks(sums_TV, first_over_second, 134)
+    assert found.clusters == pytest.approx(134**2 / (90**2 + 44), rel=1e-6)
+    assert found.p >= 0.5, "turned round, that one task is as often as far below"
+
+
+def test_runs_of_unlike_length_have_halves_of_their_own_and_are_no_drift():
+    """A weak team's run of two steps and a strong one's of eight, audited together."""
+    rng = np.random.default_rng(2)
+    step, run = np.tile(np.r_[1:3, 1:9], 20), np.tile(np.r_[["weak"] * 2, ["strong"] * 8], 20)
+    task = [f"t{t}" for t in np.repeat(np.arange(20), 10)]
+    scores = 4 + 2.0 * (run == "strong") + rng.normal(0, 1, 200)
+    together = sample(*rows_of(scores, step=step, run=run, task=task))
+    late = together.frame.groupby("run", observed=True)["period"].apply(lambda halves: (halves == "late").mean())
+    assert late.to_dict() == {"strong": 0.5, "weak": 0.5}
+    [effect] = leniency(together).effects
+    assert abs(effect.estimate.value) < 0.5 and effect.estimate.p > 0.05
+    change = drift(with_bins(together), NO_EVALUATIONS).score_change
+    assert abs(change.value) < 0.5 and change.low < 0 < change.high
+
+
+def test_another_coach_in_the_second_half_is_no_coach_that_becomes_lenient():
+    step, task = np.tile([1, 2, 3, 4], 20), [f"t{t}" for t in np.repeat(np.arange(20), 4)]
+    coach = np.where(step > 2, "generous", "strict")
+    scores = 5 + 2.0 * (step > 2) + np.random.default_rng(3).normal(0, 1, 80)
+    found = leniency(sample(*rows_of(scores, step=step, task=task, coach=coach)))
+    assert (found.effects, found.unmeasured) == ([], "no task was scored by one coach in both halves of training")
+
+
+def test_a_change_that_two_late_tasks_carry_is_that_of_two_tasks():
+    """A curriculum: thirty tasks in the first half, two in the second, one of them with most draws."""
+    early = rows_of(np.tile([4.0, 6.0], 30), step=1, task=[f"t{n // 2}" for n in range(60)])
+    late = rows_of(np.tile([7.0, 8.0], 8), step=2, task=["x"] * 12 + ["y"] * 4, outcome=0.0)
+    numbered = [row | {"episode": f"l{n}"} for n, row in enumerate(late)]
+    found = drift(with_bins(sample(*early, *numbered)), NO_EVALUATIONS)
+    assert found.score_change.tasks == 32
+    assert found.score_change.clusters == found.outcome_change.clusters == pytest.approx(16**2 / (12**2 + 4**2))
+
+
+def test_roles_that_act_in_different_halves_have_no_change_and_nothing_is_said_of_one():
+    rows = [
+        {"task": f"t{t}", "episode": f"{t}{s}", "step": s, "role": "ab"[s - 1], "score": 4.0 + t % 3, "outcome": t % 2}
+        for t in range(6)
+        for s in (1, 2)
+    ]
+    found = examine_rater(table(*rows), "p", Scorer("", "own", ""), NO_EVALUATIONS, 20)
+    assert found.drift.score_change is None
+    said = [verdict.text for verdict in verdicts([found], [])]
+    assert any("no role was scored in both halves of a run's training" in text for text in said)
+    assert not any("nan" in text for text in said)
+
+
+def test_a_topic_of_few_actions_is_not_apart_for_its_noise():
+    """Six tasks with one action each, 42 with 16 each; no topic is scored unlike the other."""
+    draws = np.where(np.arange(48) < 6, 1, 16)
+    task = np.repeat(np.arange(48), draws)
+    p_values = []
+    for seed in range(8):
+        scores = 5 + np.random.default_rng([4, seed]).normal(0, 1.2, len(task))
+        rows = table(*rows_of(scores, task=[f"t{t}" for t in task]))
+        topics = category((task >= 6).astype(int), ["few", "many"])
+        p_values.append(_p_of_all_topics(Sample.of(rows.assign(topic=topics), 1)))
+    assert sum(p < 0.05 for p in p_values) <= 1
+
+
+def test_what_would_have_been_seen_is_that_of_the_tasks_that_carry_it():
+    """Student's t of one degree of freedom, as of the interval, and not of 39."""
+    few, many = (Estimate(0.1, -2.0, 2.2, 80, 40, p=0.5, clusters=clusters) for clusters in (2.0, None))
+    assert alone(Effect("", "", few)).visible == pytest.approx(2.1 + 2.1 * 6.3138 / 12.7062, rel=1e-3)
+    assert alone(Effect("", "", many)).visible < alone(Effect("", "", few)).visible * 1.3
