@@ -15,7 +15,9 @@ from coachrl.audit.stats.strata import with_bins
 from coachrl.audit.stats.style import style_effect
 from coachrl.audit.stats.within import first_over_second, over_tasks
 from coachrl.audit.topics.effect import Effect, alone
+from coachrl.audit.topics.halo import copying
 from coachrl.audit.topics.leniency import leniency
+from coachrl.audit.topics.order import turn_order, with_places
 from coachrl.audit.topics.subjects import _p_of_all_topics
 from coachrl.audit.verdicts import verdicts
 from coachrl.stats import Estimate
@@ -115,3 +117,32 @@ def test_what_would_have_been_seen_is_that_of_the_tasks_that_carry_it():
     few, many = (Estimate(0.1, -2.0, 2.2, 80, 40, p=0.5, clusters=clusters) for clusters in (2.0, None))
     assert alone(Effect("", "", few)).visible == pytest.approx(2.1 + 2.1 * 6.3138 / 12.7062, rel=1e-3)
     assert alone(Effect("", "", many)).visible < alone(Effect("", "", few)).visible * 1.3
+
+
+def test_a_last_turn_that_ended_its_part_for_being_good_is_not_paid_for_its_place():
+    """An agent of up to four turns stops after the first that is scored 6 or more; scores are quality and no more."""
+    rng, rows = np.random.default_rng(5), []
+    for episode in range(160):
+        for turn, score in enumerate(rng.normal(5, 1.5, 4)):
+            row = {"task": f"t{episode // 8}", "episode": f"e{episode}", "turn": turn, "score": float(score)}
+            rows.append(row)
+            if score >= 6:
+                break
+    placed = with_places(table(*rows))
+    assert placed.loc[placed["picked"], "turn"].tolist() == placed.groupby("episode", sort=False)["turn"].max().tolist()
+    [effect] = turn_order(Sample.of(placed, 20)).effects
+    assert abs(effect.estimate.value) < 0.25 and effect.estimate.p > 0.05
+    two_at_most = turn_order(Sample.of(placed[placed["turn"] < 2].assign(picked=True), 20))
+    assert two_at_most.effects == [] and "no agent that may stop early has two turns" in two_at_most.unmeasured
+
+
+def test_a_role_that_acts_in_failures_alone_hides_no_outcome_that_is_copied():
+    rng = np.random.default_rng(6)
+    rows = [
+        {"task": f"t{n % 20}", "episode": f"e{n}", "role": role, "outcome": n % 2, "score": 2 + 6 * (n % 2) + noise}
+        for n in range(80)
+        for role in ("solver", "critic", *(["fixer"] if n % 2 == 0 else []))
+        for noise in [float(rng.normal(0, 0.5))]
+    ]
+    [effect] = copying(sample(*rows)).effects
+    assert effect.estimate.value > 0.9 and effect.estimate.p < 0.001
