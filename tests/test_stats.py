@@ -202,7 +202,7 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says(tasks: int) -> N
 
 
 def test_a_mean_of_unequal_tasks_has_as_many_as_equal_ones_would_make_up() -> None:
-    """Eight draws of one task and one of each of twelve others: 20^2 / (64 + 12) of equal weight."""
+    """One task of eight draws and twelve of one: 20^2 / (64 + 12) of equal weight."""
     rng = np.random.default_rng(0)
     tasks = ["0"] * 8 + [str(task) for task in range(1, 13)]
     found = estimate_mean({(task, str(n)): float(rng.random()) for n, task in enumerate(tasks)})

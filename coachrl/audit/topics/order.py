@@ -1,8 +1,8 @@
 """Is an action paid for its place? Later turns of one agent in one episode, and roles whose place changes between
 episodes.
 
-An agent that may stop early stops after a good turn and goes on after a bad one: its last turn is picked for being good,
-and would be found to be paid by a coach that sees nothing but quality (regression to the mean). It is left out where
+An agent that may stop early stops after a good turn and goes on after a bad one: its last turn is picked for being
+good, and would be found to be paid by a coach that sees nothing but quality (regression to the mean). It is left out where
 the agent's turns are not as many in every episode.
 """
 
@@ -60,8 +60,8 @@ def _effect(what: str, found: Estimate, equal: str) -> Effect:
 
 
 def with_places(rows: pd.DataFrame) -> pd.DataFrame:
-    """All actions of one rater, those without a score too. place: how many parts of other agents were before it; picked:
-    whether it is the last turn of an agent that may stop early."""
+    """All actions of one rater, those without a score too. place: how many parts of other agents were before each;
+    picked: whether it is the last turn of an agent that may stop early."""
     last = rows.groupby(["run", "episode", "role"], observed=True)["turn"].transform("max")
     varies = last.groupby([rows["run"], rows["role"]], observed=True).transform("nunique") > 1
     return rows.assign(place=_places(rows), picked=varies & (rows["turn"] == last))
