@@ -2,8 +2,8 @@
 episodes.
 
 An agent that may stop early stops after a good turn and goes on after a bad one: its last turn is picked for being
-good, and would be found to be paid by a coach that sees nothing but quality (regression to the mean). It is left out where
-the agent's turns are not as many in every episode.
+good, and would be found to be paid by a coach that sees nothing but quality (regression to the mean). It is left out
+where the agent's turns are not as many in every episode.
 """
 
 from __future__ import annotations
