@@ -199,14 +199,22 @@ def test_an_episode_counts_once_and_a_broken_one_not_at_all():
     assert (found.outcome_change.value, found.outcome_change.n) == (0.5, 3)
 
 
-def test_a_frozen_sets_shift_is_over_the_actions_that_every_step_scored(tmp_path):
-    """Action c was scored once, d failed, and e is not of this run."""
+def test_a_frozen_sets_shift_is_over_the_actions_that_a_step_and_the_first_one_scored(tmp_path):
+    """Action c was scored once, d failed at first, and e is not of this run. At step 9 only c has a score again."""
     (tmp_path / "coach").mkdir()
-    given = {1: {"a": 5.0, "b": 3.0, "c": 1.0, "d": None, "e": 9.0}, 4: {"a": 6.0, "b": 6.0, "d": 4.0, "e": 0.0}}
+    given = {
+        1: {"a": 5.0, "b": 3.0, "c": 1.0, "d": None, "e": 9.0},
+        4: {"a": 6.0, "b": 6.0, "d": 4.0, "e": 0.0},
+        9: {"c": 4.0},
+    }
     lines = [{"step": s, "action_id": a, "process_0_10": x} for s, by in given.items() for a, x in by.items()]
     append_jsonl(tmp_path / "coach" / "reference_set.jsonl", lines)
     found = reference_set_drift("r", tmp_path, {"a": "t", "b": "u", "c": "u", "d": "v"}, 20)
-    assert [(step, one.value, one.n, one.tasks) for step, one in found.shifts.points] == [(1, 0, 2, 2), (4, 2, 2, 2)]
+    assert [(step, one.value, one.n, one.tasks) for step, one in found.shifts.points] == [
+        (1, 0, 3, 2),
+        (4, 2, 2, 2),
+        (9, 3, 1, 1),
+    ]
     assert reference_set_drift("r", tmp_path / "elsewhere", {}, 20) is None
 
 

@@ -15,7 +15,7 @@ from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.criteria import examine_criteria
 from coachrl.audit.stats.drift import drift
-from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, task_spread, with_bins
+from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, stratum_means, task_spread, with_bins
 from coachrl.audit.stats.style import _amount, _usual_range, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
 from coachrl.audit.topics.halo import copying, halo
@@ -324,6 +324,8 @@ def test_an_effect_is_its_gap_in_deviations_around_the_mean_of_each_level():
 def test_more_levels_than_twelve_are_not_compared_and_one_task_is_said():
     rows = [{"task": f"t{n}", "episode": f"e{n}", "category": f"k{n:02d}", "score": n % 7} for n in range(13)]
     assert contrasts(sample(*rows), "category") == [] and len(contrasts(sample(*rows[:12]), "category")) == 12
+    levels = stratum_means(sample(*rows), "category")
+    assert category_gaps([], levels).unmeasured == "more categories than 12 are not compared"
     assert small_strata(sample(*gap_rows({"solver": 1.0}), rows[0]), "category") == [
         "category 'k00' has one task only (n = 1 actions): its mean has no interval, and no difference from it can be "
         "tested"

@@ -100,15 +100,23 @@ def reference_set_drift(run: str, folder: Path, tasks: Mapping[str, str], resamp
         return ReferenceSetDrift(run, None, [f"run {run}: {path.name}: {error}"])
     frame = pd.DataFrame(records, columns=["step", "action", "score"]).dropna()
     frame = frame[frame["action"].isin(list(tasks))]
-    wide = frame.pivot_table(index="action", columns="step", values="score").dropna()
-    if len(wide) == 0 or wide.shape[1] < 2:
+    wide = frame.pivot_table(index="action", columns="step", values="score")
+    # A call that failed at one step takes its action out of that step alone: else a long run would be left with none.
+    changes = wide.sub(wide.iloc[:, 0], axis=0) if len(wide) else wide
+    points = [(int(step), _mean_change(changes[step].dropna(), tasks, resamples)) for step in changes]
+    measured = [(step, mean) for step, mean in points if mean is not None]
+    if len(measured) < 2:
         return ReferenceSetDrift(
-            run, None, [f"run {run}: its reference set was scored at one step only: no drift to measure"]
+            run, None, [f"run {run}: no action of its reference set was scored at two steps: no drift to measure"]
         )
-    sample = Sample.of_tasks([tasks[action] for action in wide.index], resamples)
-    changes = wide.sub(wide.iloc[:, 0], axis=0)
-    points = [(int(step), sample.mean(_floats(changes[step]), "actions", SCORE_CHANGE)) for step in wide.columns]
-    return ReferenceSetDrift(run, Curve(run, points), [])
+    return ReferenceSetDrift(run, Curve(run, measured), [])
+
+
+def _mean_change(changes: pd.Series, tasks: Mapping[str, str], resamples: int) -> Estimate | None:
+    if changes.empty:
+        return None
+    sample = Sample.of_tasks([tasks[str(action)] for action in changes.index], resamples)
+    return sample.mean(_floats(changes), "actions", SCORE_CHANGE)
 
 
 def _floats(column: pd.Series) -> Floats:

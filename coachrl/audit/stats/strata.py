@@ -21,7 +21,7 @@ from coachrl.text import plural
 
 DIMENSIONS = ("role", "category", "topic", "turn", "result", "period", "policy", "coach", "prompt")
 SMALLEST_STRATUM_TASKS = 2
-_MOST_LEVELS = 12
+MOST_LEVELS = 12
 _MOST_BINS = 8
 _EXTREME_TASKS = 3
 
@@ -82,7 +82,7 @@ def contrasts(
     """Each level against the others together, in each combination of `within`; two levels give one contrast, the later
     minus the earlier in order of names. Nothing where only one level, or more than twelve, occur."""
     names = sample.levels(dimension)
-    if not 2 <= len(names) <= _MOST_LEVELS:
+    if not 2 <= len(names) <= MOST_LEVELS:
         return []
     level_N = _codes_of(sample.frame[dimension], names)
     part_N, parts = sample.codes(within)
