@@ -146,3 +146,18 @@ def test_a_role_that_acts_in_failures_alone_hides_no_outcome_that_is_copied():
     ]
     [effect] = copying(sample(*rows)).effects
     assert effect.estimate.value > 0.9 and effect.estimate.p < 0.001
+
+
+def test_hard_tasks_and_late_steps_whose_replies_are_longer_make_no_preference_for_length():
+    """Scores follow task and step, and so do tokens; of two replies to one task at one step neither is favored."""
+    rng = np.random.default_rng(7)
+    task, step = np.repeat(np.arange(40), 8), np.tile(np.repeat([1, 2], 4), 40)
+    hardness = rng.normal(0, 1, 40)[task]
+    scores = 5 - hardness + 1.0 * step + rng.normal(0, 1, 320)
+    tokens = (200 * np.exp(0.3 * hardness + 0.5 * step + rng.normal(0, 0.3, 320))).astype(int)
+    names = [f"t{t}" for t in task]
+    repeated = style_effect(sample(*rows_of(scores, task=names, step=step, tokens=tokens)), "tokens", "")
+    assert abs(repeated.rho.value) < 0.1 and repeated.rho.p > 0.05
+    once = [f"t{n}" for n in range(320)]
+    apart = style_effect(sample(*rows_of(scores, task=once, step=step, tokens=tokens)), "tokens", "")
+    assert apart.rho.value < -0.2, "of tasks that were played once nobody knows how hard they are"

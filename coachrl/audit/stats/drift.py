@@ -106,9 +106,8 @@ def reference_set_drift(run: str, folder: Path, tasks: Mapping[str, str], resamp
     points = [(int(step), _mean_change(changes[step].dropna(), tasks, resamples)) for step in changes]
     measured = [(step, mean) for step, mean in points if mean is not None]
     if len(measured) < 2:
-        return ReferenceSetDrift(
-            run, None, [f"run {run}: no action of its reference set was scored at two steps: no drift to measure"]
-        )
+        why = "was scored at one step only" if len(points) < 2 else "has no action with a first score and a later one"
+        return ReferenceSetDrift(run, None, [f"run {run}: its reference set {why}: no drift to measure"])
     return ReferenceSetDrift(run, Curve(run, measured), [])
 
 
