@@ -103,7 +103,7 @@ def reference_set_drift(run: str, folder: Path, tasks: Mapping[str, str], resamp
     wide = frame.pivot_table(index="action", columns="step", values="score")
     # A call that failed at one step takes its action out of that step alone: else a long run would be left with none.
     changes = wide.sub(wide.iloc[:, 0], axis=0) if len(wide) else wide
-    points = [(int(step), _mean_change(changes[step].dropna(), tasks, resamples)) for step in changes]
+    points = [(int(step), _mean_change(changes[step].dropna(), tasks, resamples)) for step in wide.columns]
     measured = [(step, mean) for step, mean in points if mean is not None]
     if len(measured) < 2:
         why = "was scored at one step only" if len(points) < 2 else "has no action with a first score and a later one"
