@@ -39,7 +39,7 @@ Observations = Mapping[DrawKey, float]
 class Estimate:
     """`value` of `n` actions (or episodes, or groups: `of`) of `tasks` tasks. low, high: None where the data give no
     interval: one task, or no spread in any resample (p may then be that of a constant). p: two-sided, that the value is
-    its null hypothesis."""
+    its null hypothesis. clusters: as how many equal tasks they count (see `equal_clusters`)."""
 
     value: float
     low: float | None
@@ -48,9 +48,15 @@ class Estimate:
     tasks: int
     of: str = "actions"
     p: float | None = None
+    clusters: float | None = None
 
     def __str__(self) -> str:
         return f"{self.interval()} ({self.size})"
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of its error: one less than the tasks, or than the equal ones that they count as."""
+        return (self.tasks if self.clusters is None else self.clusters) - 1
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -142,10 +148,10 @@ def estimate_mean(
     everywhere_N = np.zeros(len(values_N), np.int64)
     sums = Resampler(len(clusters), seed=seed).sums(codes_N, everywhere_N, (values_N,), 1)
     means_R = ratio(sums.boot_RKV[:, 0, 1], sums.boot_RKV[:, 0, 0])
-    mean = float(values_N.mean())
-    if len(clusters) > 1 and np.isfinite(limits).all() and mean in limits:  # of a difference, too
-        return at_limit(mean, len(values_N), len(clusters), of, 0.0, limits, len(clusters))
-    return estimate(mean, means_R, len(values_N), len(clusters), of=of, limits=limits)
+    mean, equal = float(values_N.mean()), equal_clusters(np.bincount(codes_N))
+    if equal > 1 and np.isfinite(limits).all() and mean in limits:  # of a difference, too
+        return at_limit(mean, len(values_N), len(clusters), of, 0.0, limits, equal)
+    return estimate(mean, means_R, len(values_N), len(clusters), of=of, limits=limits, clusters=equal)
 
 
 def paired_difference(
@@ -170,7 +176,8 @@ def correlation(
     n, x, y, xx, yy, xy = sums.boot_RKV[:, 0].T
     covariance, spread = n * xy - x * y, (n * xx - x * x) * (n * yy - y * y)
     boot_R = ratio(covariance, np.sqrt(np.maximum(spread, 0.0)))
-    return estimate(point, boot_R, len(x_N), resampler.tasks, limits=CORRELATION)
+    equal = equal_clusters(np.bincount(task_codes_N))
+    return estimate(point, boot_R, len(x_N), resampler.tasks, limits=CORRELATION, clusters=equal)
 
 
 def exact_interval(successes: int, n: int) -> tuple[float, float]:
@@ -196,7 +203,7 @@ def estimate(
     and the interval is Student's t with G - 1 degrees of freedom: percentiles of so few clusters are too narrow. Of a
     value with limits it is taken on the scale of their logit, so that it stays inside of them (of a correlation that is
     Fisher's z). A mean at its very limit has no spread to resample: see `at_limit`. clusters: G, where it is fewer
-    than the tasks (of a difference, the smaller side's; see `equal_clusters`).
+    than the tasks: tasks that weigh unequally count as `equal_clusters` says (of a difference, the smaller side's).
     """
     G = tasks if clusters is None else clusters
     finite_R = boot_R[np.isfinite(boot_R)]
@@ -207,7 +214,7 @@ def estimate(
     if not limits[0] < value < limits[1] or spread <= _NOTHING:
         is_steady = is_resampled and spread <= _NOTHING and len(finite_R) == len(boot_R)
         return Estimate(
-            float(value), None, None, n, tasks, of, p_without_spread(value - null, G) if is_steady else None
+            float(value), None, None, n, tasks, of, p_without_spread(value - null, G) if is_steady else None, G
         )
     error = float(spread * np.sqrt(G / (G - 1)))
     low, high = interval(value, error, G - 1, limits)
@@ -215,7 +222,7 @@ def estimate(
     if limits[0] < null < limits[1]:
         distance = abs(_free(value, limits) - _free(null, limits)) / (error * _slope(value, limits))
         p = float(2 * stats.t.sf(distance, G - 1))
-    return Estimate(float(value), low, high, n, tasks, of, p)
+    return Estimate(float(value), low, high, n, tasks, of, p, G)
 
 
 def interval(value: float, error: float, freedom: float, limits: Limits = UNLIMITED) -> tuple[float, float]:
@@ -225,9 +232,9 @@ def interval(value: float, error: float, freedom: float, limits: Limits = UNLIMI
     return low, high
 
 
-def equal_clusters(weights_T: NDArray[np.float64]) -> float:
+def equal_clusters(weights_T: NDArray[np.number]) -> float:
     """How many clusters of equal weight carry a figure as well as these do: (sum w)^2 / sum w^2 (Kish 1965)."""
-    squares = float(weights_T @ weights_T)
+    squares = float(np.square(weights_T, dtype=np.float64).sum())
     return round(float(weights_T.sum()) ** 2 / squares, 6) if squares > 0 else 0.0
 
 
@@ -245,7 +252,7 @@ def at_limit(value: float, n: int, tasks: int, of: str, null: float, limits: Lim
     farthest = width * (1 - ((1 - COVERAGE) / 2) ** (1 / max(clusters, 1)))
     p = min(1.0, 2 * float(1 - abs(value - null) / width) ** clusters) if limits[0] < null < limits[1] else None
     low, high = (value - farthest, value) if value == limits[1] else (value, value + farthest)
-    return Estimate(value, low, high, n, tasks, of, p)
+    return Estimate(value, low, high, n, tasks, of, p, clusters)
 
 
 def _free(value: float, limits: Limits) -> float:

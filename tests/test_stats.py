@@ -120,7 +120,7 @@ def test_a_correlation_of_unequal_tasks_far_from_0() -> None:
         rows = np.concatenate([np.flatnonzero(tasks == task) for task in drawn.integers(0, 3, 3)])
         with np.errstate(invalid="ignore"):
             boot.append(np.corrcoef(x[rows], y[rows])[0, 1] if np.ptp(x[rows]) and np.ptp(y[rows]) else np.nan)
-    by_hand = estimate(near.value, np.array(boot), 6, 3, limits=CORRELATION)
+    by_hand = estimate(near.value, np.array(boot), 6, 3, limits=CORRELATION, clusters=36 / 14)  # Kish, of 3, 2 and 1
     assert (near.low, near.high) == pytest.approx((by_hand.low, by_hand.high))
     assert correlation(x, np.ones(6), tasks, Resampler(3, 50)) is None
 
@@ -199,6 +199,18 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says(tasks: int) -> N
         assert found.low is not None and found.high is not None
         covered += found.low <= 0.5 <= found.high
     assert 0.92 <= covered / 100 <= 0.99
+
+
+def test_a_mean_of_unequal_tasks_has_as_many_as_equal_ones_would_make_up() -> None:
+    """One task of eight draws and twelve of one: 20^2 / (64 + 12) of equal weight."""
+    rng = np.random.default_rng(0)
+    tasks = ["0"] * 8 + [str(task) for task in range(1, 13)]
+    found = estimate_mean({(task, str(n)): float(rng.random()) for n, task in enumerate(tasks)})
+    assert found.clusters == pytest.approx(400 / 76) and found.freedom == pytest.approx(324 / 76)
+    ones = estimate_mean({(task, str(n)): 1.0 for n, task in enumerate(tasks)}, SHARE)
+    assert ones.low == pytest.approx(0.025 ** (76 / 400))
+    alone = estimate_mean({("0", str(n)): 1.0 for n in range(9)}, SHARE)
+    assert (alone.low, alone.p) == (None, None)
 
 
 def test_a_share_without_spread_gets_the_exact_interval() -> None:

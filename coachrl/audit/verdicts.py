@@ -233,14 +233,15 @@ def _agreement(between: CrossRater) -> list[AuditVerdict]:
     made = []
     for pair in between.agreement.pairs:
         who = f"{pair.first} and {pair.second}"
-        shown = (
-            f"ICC {pair.icc.interval()}, {pair.second} minus {pair.first} {pair.shift.interval(True)} ({pair.icc.size})"
-        )
+        icc = "not defined where scores do not differ" if pair.icc is None else pair.icc.interval()
+        shown = f"ICC {icc}, {pair.second} minus {pair.first} {pair.shift.interval(True)} ({pair.shift.size})"
         if pair.retest:
-            grade = grade_of(pair.icc, RETEST_ICC)
-            said = {"ok": "agrees", "warning": "does not agree"}.get(grade, "may not agree (too few actions to say)")
+            grade: Grade = "unknown" if pair.icc is None else grade_of(pair.icc, RETEST_ICC)
+            why = "no spread to agree on" if pair.icc is None else "too few actions to say"
+            said = {"ok": "agrees", "warning": "does not agree"}.get(grade, f"may not agree ({why})")
             text = f"the same coach asked twice {said} with itself: {shown}"
-            made.append(AuditVerdict("agreement", grade, between.pipeline, who, text, pair.icc.value))
+            value = None if pair.icc is None else pair.icc.value
+            made.append(AuditVerdict("agreement", grade, between.pipeline, who, text, value))
         else:
             text = f"agreement on the same actions: {shown}"
             if pair.differing_evidence:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from coachrl.rescore.rescoring import ScoredAction
-from coachrl.stats import SCORE_CHANGE, SHARE, Estimate, Resampler, correlation, estimate, ratio
+from coachrl.stats import SCORE_CHANGE, SHARE, Estimate, Resampler, correlation, equal_clusters, estimate, ratio
 from coachrl.types import CoachScore, Usage
 
 NEAR_POINTS = 1.0
@@ -104,8 +104,9 @@ class _Pairs:
         for cell, name in enumerate(names):
             n, before, after = sums.point_KV[cell]
             boot_R = ratio(sums.boot_RKV[:, cell, 2] - sums.boot_RKV[:, cell, 1], sums.boot_RKV[:, cell, 0])
-            tasks = len(np.unique(self._task_N[cell_N == cell]))
-            shift = estimate((after - before) / n, boot_R, int(n), tasks, limits=SCORE_CHANGE)
+            rows_T = np.bincount(self._task_N[cell_N == cell])
+            tasks, equal = np.count_nonzero(rows_T), equal_clusters(rows_T)
+            shift = estimate((after - before) / n, boot_R, int(n), int(tasks), limits=SCORE_CHANGE, clusters=equal)
             found[name] = MeanDifference(before / n, after / n, shift)
         return found
 
@@ -113,8 +114,9 @@ class _Pairs:
         within_N = (np.abs(self.after_N - self.before_N) <= NEAR_POINTS).astype(np.float64)
         together_N = np.zeros(len(self.actions), dtype=np.int64)
         sums = self._resampler.sums(self._task_N, together_N, (within_N,), 1).boot_RKV[:, 0]
-        share = float(within_N.mean())
-        return estimate(share, ratio(sums[:, 1], sums[:, 0]), len(within_N), len(self._tasks), limits=SHARE)
+        share_R, equal = ratio(sums[:, 1], sums[:, 0]), equal_clusters(np.bincount(self._task_N))
+        n, tasks = len(within_N), len(self._tasks)
+        return estimate(float(within_N.mean()), share_R, n, tasks, limits=SHARE, clusters=equal)
 
     def correlation(self, x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
         """Pearson's; of ranks it is Spearman's. None where one side is constant."""

@@ -342,7 +342,7 @@ def test_json_has_a_stable_schema(tmp_path):
     assert set(tree) >= {"coachrl", "coverage", "resamples", "runs", "verdicts", "findings", "between", "notes"}
     assert set(tree["verdicts"][0]) == {"topic", "grade", "pipeline", "rater", "text", "value"}
     gap = tree["findings"][0]["contrasts"]["category"][0]["adjusted"]
-    assert set(gap) == {"value", "low", "high", "n", "tasks", "of", "p"}
+    assert set(gap) == {"value", "low", "high", "n", "tasks", "of", "p", "clusters"}
 
     def figures(node):
         if isinstance(node, dict):

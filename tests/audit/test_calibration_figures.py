@@ -11,10 +11,13 @@ from audit_tables import sample, table
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from coachrl.audit.data.frame import Scorer
+from coachrl.audit.findings import CrossRater
 from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import _auc_and_tau, calibrate
 from coachrl.audit.stats.drift import drift, reference_set_drift
 from coachrl.audit.stats.strata import with_bins
+from coachrl.audit.verdicts import verdicts
 from coachrl.jsonl import append_jsonl
 from coachrl.stats import SHARE, estimate
 
@@ -196,14 +199,22 @@ def test_an_episode_counts_once_and_a_broken_one_not_at_all():
     assert (found.outcome_change.value, found.outcome_change.n) == (0.5, 3)
 
 
-def test_a_frozen_sets_shift_is_over_the_actions_that_every_step_scored(tmp_path):
-    """Action c was scored once, d failed, and e is not of this run."""
+def test_a_frozen_sets_shift_is_over_the_actions_that_a_step_and_the_first_one_scored(tmp_path):
+    """Action c was scored once, d failed at first, and e is not of this run. At step 9 only c has a score again."""
     (tmp_path / "coach").mkdir()
-    given = {1: {"a": 5.0, "b": 3.0, "c": 1.0, "d": None, "e": 9.0}, 4: {"a": 6.0, "b": 6.0, "d": 4.0, "e": 0.0}}
+    given = {
+        1: {"a": 5.0, "b": 3.0, "c": 1.0, "d": None, "e": 9.0},
+        4: {"a": 6.0, "b": 6.0, "d": 4.0, "e": 0.0},
+        9: {"c": 4.0},
+    }
     lines = [{"step": s, "action_id": a, "process_0_10": x} for s, by in given.items() for a, x in by.items()]
     append_jsonl(tmp_path / "coach" / "reference_set.jsonl", lines)
     found = reference_set_drift("r", tmp_path, {"a": "t", "b": "u", "c": "u", "d": "v"}, 20)
-    assert [(step, one.value, one.n, one.tasks) for step, one in found.shifts.points] == [(1, 0, 2, 2), (4, 2, 2, 2)]
+    assert [(step, one.value, one.n, one.tasks) for step, one in found.shifts.points] == [
+        (1, 0, 3, 2),
+        (4, 2, 2, 2),
+        (9, 3, 1, 1),
+    ]
     assert reference_set_drift("r", tmp_path / "elsewhere", {}, 20) is None
 
 
@@ -227,6 +238,15 @@ def test_three_raters_agree_over_what_all_of_them_scored():
     squares = np.var([[1, 2, 3], [4, 4, 4], [7, 8, 6]], axis=1, ddof=1).mean()
     assert found.alpha.value == pytest.approx(1 - squares / np.var([1, 2, 3, 4, 4, 4, 7, 8, 6], ddof=1))
     assert found.icc.n == 3 and found.raters == ["x", "y", "z"]
+
+
+def test_scores_that_do_not_differ_leave_nothing_to_agree_on():
+    scorers = {"x": Scorer("", "m", "p"), "y": Scorer("again", "m", "p", 1)}
+    found = agree(rated(x=[7.0, 7.0], y=[7.0, 7.0]), scorers, 20)
+    assert (found.pairs[0].icc, found.pairs[0].alpha, found.pairs[0].shift.value) == (None, None, 0.0)
+    [verdict] = verdicts([], [CrossRater("p", found, [])])
+    assert (verdict.grade, verdict.value) == ("unknown", None)
+    assert "may not agree (no spread to agree on) with itself: ICC not defined" in verdict.text
 
 
 def test_raters_without_an_action_in_common_and_one_that_is_constant():

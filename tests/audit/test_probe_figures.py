@@ -175,6 +175,20 @@ def test_a_probe_accuses_where_the_shift_is_sure_and_large(value, low, high, gra
         assert verdict_of(Estimate(value, low, high, 40, 20), hides=True).grade == "note"
 
 
+def test_a_dozen_probes_share_one_error_rate_and_what_moves_alike_keeps_its_own():
+    """Of twelve one has to be as sure as 0.05 / 12. All scores of seven tasks that move alike need no interval."""
+
+    def grades(p: float, low: float | None = 0.2) -> list[str]:
+        first = Estimate(1.0, low, None if low is None else 1.8, 40, 7, p=p)
+        steady = Estimate(0.0, -0.2, 0.2, 40, 7, p=1.0)
+        flips = Estimate(0.5, 0.4, 0.6, 40, 7)
+        probes = [Probe("p", "w", False, flips, shift, 0, []) for shift in (first, *[steady] * 11)]
+        return [verdict.grade for verdict in asked_verdicts(Asked("m", "mathchat", FREE, probes, None))]
+
+    assert grades(0.02) == ["unknown", *["ok"] * 11] and grades(0.004) == ["warning", *["ok"] * 11]
+    assert grades(2.0**-6, low=None)[0] == "warning"
+
+
 def test_blame_is_graded_against_the_sound_play():
     def share(value: float, low: float, high: float) -> Estimate:
         return Estimate(value, low, high, 40, 20, "cases")

@@ -15,7 +15,7 @@ from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.criteria import examine_criteria
 from coachrl.audit.stats.drift import drift
-from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, task_spread, with_bins
+from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, stratum_means, task_spread, with_bins
 from coachrl.audit.stats.style import _amount, _usual_range, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
 from coachrl.audit.topics.halo import copying, halo
@@ -39,18 +39,20 @@ def test_levels_means_and_tasks_are_those_of_what_is_left():
     alone = found.where(found.frame["role"] == "solver")
     assert found.levels("role") == ["critic", "solver"] and alone.levels("role") == ["solver"]
     assert [mean.value for mean in found.means(("role",), found.scores)] == [4.0, 3.0]
-    assert found.tasks_in(np.array([0, 0, 1]), 2).tolist() == [2, 1]
+    assert list(map(list, found.rows_by_task(np.array([0, 0, 1]), 2))) == [[1, 1], [1]]
     assert alone.codes(("role",))[0].tolist() == [0, 0], "numbered anew, and not as in the whole sample"
 
 
 def test_an_error_over_tasks_is_the_jackknifes_and_few_tasks_are_turned_round():
-    """Sums 1/1, 3/1 and 8/2 are 12 / 4; without each task in turn 11/3, 3 and 2. The second task carries nothing."""
+    """Sums 1/1, 3/1 and 8/2 are 12 / 4; without each task in turn 11/3, 3 and 2. They weigh as 16/6 equal ones."""
     found = over_tasks(np.array([[1.0, 1.0], [3.0, 1.0], [8.0, 2.0]]), first_over_second, 7)
     without = np.array([11 / 3, 3.0, 2.0])
     error = math.sqrt(2 / 3 * ((without - without.mean()) ** 2).sum())
     assert (found.value, found.n, found.tasks) == (3.0, 7, 3)
-    assert found.high - 3.0 == pytest.approx(error * stats.t.ppf(0.975, 1)) == pytest.approx(3.0 - found.low)
-    assert found.p == 0.5, "of four ways to turn two contributions round, two are as far from 0"
+    assert found.high - 3.0 == pytest.approx(error * stats.t.ppf(0.975, 16 / 6 - 1), rel=1e-5)
+    assert found.high - 3.0 == pytest.approx(3.0 - found.low)
+    # Influences -2/3, 0 and 1, and their shares of the distance, 1/4, 1/4 and 1/2 of 8/3: 0, 2/3 and 7/3.
+    assert found.p == 0.5, "of four ways to turn the last two round, two are as far from 0"
 
 
 def test_of_many_tasks_no_contribution_is_turned_round():
@@ -71,7 +73,7 @@ def test_what_is_the_same_at_a_limit_is_tested_against_what_is_asked_and_not_aga
     sums = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 1.0]])
     found = over_tasks(sums, first_over_second, 4, of="episodes", limits=SHARE, null=0.25)
     assert (found.value, found.low, found.p, found.n, found.tasks, found.of) == (0.0, 0.0, 0.25, 4, 3, "episodes")
-    assert found.high == pytest.approx(1 - 0.025 ** (1 / 3))
+    assert found.high == pytest.approx(1 - 0.025 ** (6 / 16), rel=1e-5), "they weigh as much as 16/6 equal tasks"
     assert over_tasks(sums, first_over_second, 4, limits=SHARE).p is None
     ones = np.array([[1.0, 1.0], [2.0, 2.0]])
     assert over_tasks(ones, first_over_second, 3, limits=SHARE, null=1.0).p is None
@@ -166,7 +168,7 @@ def test_drift_weighs_roles_by_what_both_halves_hold():
 def test_outcomes_change_by_all_late_episodes_less_all_early_ones():
     """Evaluations at 1, 2 and 3 of one, two and two episodes: 1 of 3 in the first two, 2 of 2 in the last."""
     steps, outcomes = [1, 2, 2, 3, 3], [0.0, 1.0, 0.0, 1.0, 1.0]
-    heldout = pd.DataFrame({"step": steps, "task": list("xxyxy"), "outcome": outcomes})
+    heldout = pd.DataFrame({"run": "r", "step": steps, "task": list("xxyxy"), "outcome": outcomes})
     found = drift(with_bins(sample({}, {"step": 2})), heldout)
     assert (found.outcome_source, found.outcome_change.value) == ("held-out", pytest.approx(2 / 3))
     [curve] = found.curves["outcome"]
@@ -322,6 +324,8 @@ def test_an_effect_is_its_gap_in_deviations_around_the_mean_of_each_level():
 def test_more_levels_than_twelve_are_not_compared_and_one_task_is_said():
     rows = [{"task": f"t{n}", "episode": f"e{n}", "category": f"k{n:02d}", "score": n % 7} for n in range(13)]
     assert contrasts(sample(*rows), "category") == [] and len(contrasts(sample(*rows[:12]), "category")) == 12
+    levels = stratum_means(sample(*rows), "category")
+    assert category_gaps([], levels).unmeasured == "more categories than 12 are not compared"
     assert small_strata(sample(*gap_rows({"solver": 1.0}), rows[0]), "category") == [
         "category 'k00' has one task only (n = 1 actions): its mean has no interval, and no difference from it can be "
         "tested"

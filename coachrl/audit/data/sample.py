@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.audit.data.frame import category
-from coachrl.stats import RESAMPLES, UNLIMITED, Estimate, Limits, Resampler, Sums, estimate, ratio
+from coachrl.stats import RESAMPLES, UNLIMITED, Estimate, Limits, Resampler, Sums, equal_clusters, estimate, ratio
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]
@@ -23,7 +23,7 @@ PERIODS = ("early", "late")
 @dataclass(frozen=True)
 class Sample:
     """frame: rows with a score. Beside the table's columns it has `result` ("failure", "success", "not measured") and
-    `period` ("early", "late": the halves of the training steps)."""
+    `period` ("early", "late": the halves of its run's training steps)."""
 
     frame: pd.DataFrame
     task_codes_N: NDArray[np.int64]
@@ -39,7 +39,7 @@ class Sample:
         for column in scored.select_dtypes("category"):
             scored[column] = scored[column].cat.remove_unused_categories()
         scored["result"] = _results(scored["outcome"])
-        scored["period"] = _periods(scored["step"])
+        scored["period"] = _periods(scored)
         codes = np.asarray(scored["task"].cat.codes, np.int64)
         return cls(scored, codes, Resampler(len(scored["task"].cat.categories), resamples, seed))
 
@@ -79,6 +79,10 @@ class Sample:
         """How many tasks occur."""
         return len(np.unique(self.task_codes_N))
 
+    def equal_tasks(self, weights_N: Floats | None = None) -> float:
+        """As how many tasks of equal weight these rows count; by default each row weighs the same."""
+        return equal_clusters(np.bincount(self.task_codes_N, weights_N))
+
     def total(
         self,
         statistic: Statistic,
@@ -94,15 +98,17 @@ class Sample:
         if cells is None:
             points, boots = points[:, 0], boots[:, 0]
         value = float(statistic(points)[0])
+        about.setdefault("clusters", self.equal_tasks())
         return estimate(value, statistic(boots), len(self.frame) if n is None else n, self.tasks, **about)
 
     def sums(self, cells_N: NDArray[np.int64], cells: int, *values_N: NDArray[np.float64]) -> Sums:
         return self.resampler.sums(self.task_codes_N, cells_N, values_N, cells)
 
-    def tasks_in(self, cells_N: NDArray[np.int64], cells: int) -> NDArray[np.int64]:
-        """How many tasks each cell has."""
-        pairs = np.unique(cells_N * self.resampler.tasks + self.task_codes_N)
-        return np.bincount(pairs // self.resampler.tasks, minlength=cells)
+    def rows_by_task(self, cells_N: NDArray[np.int64], cells: int) -> list[NDArray[np.int64]]:
+        """Of each cell, how many rows each of its tasks has."""
+        pairs, rows = np.unique(cells_N * self.resampler.tasks + self.task_codes_N, return_counts=True)
+        tasks_K = np.bincount(pairs // self.resampler.tasks, minlength=cells)
+        return np.split(rows, np.cumsum(tasks_K)[:-1])
 
     def means(
         self,
@@ -113,11 +119,19 @@ class Sample:
     ) -> list[Estimate]:
         """Mean of the values in each combination of `columns` that occurs, in their order."""
         cells_N, cells = self.codes(columns)
-        found, tasks_K = self.sums(cells_N, cells, values_N), self.tasks_in(cells_N, cells)
+        found, rows_K = self.sums(cells_N, cells, values_N), self.rows_by_task(cells_N, cells)
         boot_RK = ratio(found.boot_RKV[:, :, 1], found.boot_RKV[:, :, 0])
         counts_K, sums_K = found.point_KV.T
         return [
-            estimate(sums_K[k] / counts_K[k], boot_RK[:, k], int(counts_K[k]), int(tasks_K[k]), of=of, limits=limits)
+            estimate(
+                sums_K[k] / counts_K[k],
+                boot_RK[:, k],
+                int(counts_K[k]),
+                len(rows_K[k]),
+                of=of,
+                limits=limits,
+                clusters=equal_clusters(rows_K[k]),
+            )
             for k in range(cells)
         ]
 
@@ -138,7 +152,15 @@ def _results(outcomes: pd.Series) -> pd.Categorical:
     return category(outcomes.fillna(2).to_numpy(np.int64), (*OUTCOMES, "not measured"))
 
 
-def _periods(steps: pd.Series) -> pd.Categorical:
+def _periods(rows: pd.DataFrame) -> pd.Categorical:
+    """Runs that are audited together may be of unlike length: the end of a short one is no first half."""
+    if "run" not in rows:
+        return category(_is_late(rows["step"]).astype(np.int64), PERIODS)
+    late = rows.groupby("run", observed=True)["step"].transform(_is_late)
+    return category(late.to_numpy(np.int64), PERIODS)
+
+
+def _is_late(steps: pd.Series) -> NDArray[np.bool_]:
     known = np.unique(steps.to_numpy())
     first_late = known[(len(known) + 1) // 2] if len(known) > 1 else np.inf
-    return category((steps.to_numpy() >= first_late).astype(np.int64), PERIODS)
+    return np.asarray(steps.to_numpy() >= first_late)

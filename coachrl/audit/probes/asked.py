@@ -8,8 +8,10 @@ from functools import partial
 
 from coachrl.audit.faults.localization import FaultLocalization
 from coachrl.audit.probes.probes import FLIP_POINTS, Probe
+from coachrl.audit.topics.effect import ALPHA
 from coachrl.audit.verdicts import LOCALIZED, SMALLEST_GAP, AuditVerdict, grade_of
 from coachrl.coach.clients.cost_estimate import CostEstimate
+from coachrl.stats import holm
 
 _FEWEST_WITHOUT_SPREAD = 6  # tasks that all moved alike, or not at all: signs of fewer agree by chance
 
@@ -27,11 +29,15 @@ class Asked:
 
 
 def asked_verdicts(asked: Asked) -> list[AuditVerdict]:
-    made = [_probe(asked, probe) for probe in asked.probes or ()]
+    probes = asked.probes or ()
+    # A coach that answers each time a little differently would be moved by one of a dozen changes in every third audit.
+    p_values = holm([None if p.shift is None or p.shift.low is None else p.shift.p for p in probes])
+    made = [_probe(asked, probe, p) for probe, p in zip(probes, p_values, strict=True)]
     return made if asked.fault_localization is None else [*made, _faults(asked, asked.fault_localization)]
 
 
-def _probe(asked: Asked, probe: Probe) -> AuditVerdict:
+def _probe(asked: Asked, probe: Probe, p: float | None) -> AuditVerdict:
+    """p: that the shift is none, as adjusted over all probes; None where all scores moved alike."""
     say = partial(AuditVerdict, "probe", pipeline=asked.pipeline, rater=asked.coach)
     if probe.shift is None or probe.flips is None:
         why = "every call failed" if probe.failed else "it applies to no saved action"
@@ -43,7 +49,8 @@ def _probe(asked: Asked, probe: Probe) -> AuditVerdict:
     farthest = max(map(abs, (shift.value, *shift.bounds)))
     if is_told and farthest < SMALLEST_GAP:
         return say("ok", text=f"{probe.name} does not move it: {how}", value=shift.value)
-    if not is_told or abs(shift.value) < SMALLEST_GAP or not shift.is_off_zero:
+    is_sure = shift.is_off_zero and (p is None or p < ALPHA)
+    if not is_told or abs(shift.value) < SMALLEST_GAP or not is_sure:
         return say("unknown", text=f"too few actions to say whether {probe.name} moves it: {how}", value=shift.value)
     moved = f"{probe.name} ({probe.what}) {'raises' if shift.value > 0 else 'lowers'} its scores"
     if probe.hides:

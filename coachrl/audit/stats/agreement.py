@@ -36,7 +36,8 @@ class Pair:
     differing_evidence: the settings in which one coach with one prompt was shown other things, or judged otherwise.
 
     shift: second minus first, mean. mean_change: mean absolute difference. icc: ICC(2,1), absolute agreement of single
-    scores (Shrout & Fleiss 1979). alpha: Krippendorff's, interval scale. spearman: rank correlation.
+    scores (Shrout & Fleiss 1979). alpha: Krippendorff's, interval scale. Both are None where scores have no spread to
+    agree on. spearman: rank correlation.
     """
 
     first: str
@@ -44,8 +45,8 @@ class Pair:
     retest: bool
     shift: Estimate
     mean_change: Estimate
-    icc: Estimate
-    alpha: Estimate
+    icc: Estimate | None
+    alpha: Estimate | None
     spearman: float
     examples: Sequence[Disagreement]
     differing_evidence: Sequence[str] = ()
@@ -53,7 +54,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Agreement:
-    """All pairs, and all raters together on the actions that every one of them scored (None for fewer than three)."""
+    """All pairs, and all raters together on the actions that every one of them scored (None for fewer than three, and
+    where scores have no spread to agree on)."""
 
     pairs: Sequence[Pair]
     raters: Sequence[str]
@@ -116,15 +118,21 @@ def _wide(scored: pd.DataFrame, raters: Sequence[str]) -> pd.DataFrame:
     return table.dropna().reset_index() if set(raters) <= set(table.columns) else pd.DataFrame()
 
 
-def coefficients(table: pd.DataFrame, raters: Sequence[str], sample: Sample) -> tuple[Estimate, Estimate]:
-    """ICC(2,1) and Krippendorff's alpha. table: a column of scores for each rater; sample: the tasks of its rows."""
+def coefficients(table: pd.DataFrame, raters: Sequence[str], sample: Sample) -> tuple[Estimate | None, Estimate | None]:
+    """ICC(2,1) and Krippendorff's alpha, None where scores have no spread to agree on. table: a column of scores for
+    each rater; sample: the tasks of its rows."""
     scores_NK = table[list(raters)].to_numpy(np.float64)
     products = ((scores_NK**2).sum(axis=1), scores_NK.sum(axis=1) ** 2, *scores_NK.T)
     icc, alpha = (
         sample.total(partial(statistic, raters=len(raters)), *products, limits=CORRELATION)
         for statistic in (icc_2_1, krippendorff_alpha)
     )
-    return icc, alpha
+    return defined(icc), defined(alpha)
+
+
+def defined(coefficient: Estimate) -> Estimate | None:
+    """None where one action, or scores that are all the same, leave nothing to divide by."""
+    return coefficient if coefficient.n > 1 and np.isfinite(coefficient.value) else None
 
 
 def _pair(

@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from coachrl.audit.data.sample import Sample
-from coachrl.stats import CORRELATION, POSITIVE, SHARE, Estimate, equal_clusters, estimate, ratio
+from coachrl.stats import CORRELATION, POSITIVE, SHARE, Estimate, estimate, ratio
 
 _TENTHS = 100  # scores are resampled to a hundredth of a point
 _BINS = 10
@@ -143,6 +143,7 @@ def _predict(sample: Sample, of: str, category: str, notes: list[str]) -> Predic
             tasks,
             of="episodes",
             limits=SHARE,
+            clusters=sample.equal_tasks(),
         ),
         brier_base=successes / n * (1 - successes / n),
         successes=successes,
@@ -152,9 +153,7 @@ def _predict(sample: Sample, of: str, category: str, notes: list[str]) -> Predic
 def _smaller_side(sample: Sample, success_N: NDArray[np.int64]) -> float:
     """Successes and failures are compared: the tasks that carry the comparison are those of the rarer one, where one
     task may hold all of it."""
-    return min(
-        equal_clusters(np.bincount(sample.task_codes_N, success_N == outcome).astype(np.float64)) for outcome in (0, 1)
-    )
+    return min(sample.equal_tasks((success_N == outcome).astype(np.float64)) for outcome in (0, 1))
 
 
 def _auc_and_tau(counts_RUY: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -188,15 +187,15 @@ def _saturation(sample: Sample, role: str) -> Saturation:
     grid, value_N, counts_U = np.unique(score_N, return_inverse=True, return_counts=True)
     found = part.sums(value_N.astype(np.int64), len(grid))
     counts_RU = found.boot_RKV[:, :, 0]
-    mode, n, tasks = int(counts_U.argmax()), len(score_N), part.tasks
+    mode, n, tasks, equal = int(counts_U.argmax()), len(score_N), part.tasks, part.equal_tasks()
     share_R = ratio(counts_RU[:, mode], counts_RU.sum(axis=1))
     entropy = float(stats.entropy(counts_U, base=2))
     entropy_R = stats.entropy(np.maximum(counts_RU, 1e-12), base=2, axis=1)
     return Saturation(
         role=role,
         modal_score=float(grid[mode]),
-        modal_share=estimate(float(counts_U[mode] / n), share_R, n, tasks, limits=SHARE),
-        entropy_bits=estimate(entropy, entropy_R, n, tasks, limits=POSITIVE),
+        modal_share=estimate(float(counts_U[mode] / n), share_R, n, tasks, limits=SHARE, clusters=equal),
+        entropy_bits=estimate(entropy, entropy_R, n, tasks, limits=POSITIVE, clusters=equal),
         tied_groups=_tied_groups(part),
     )
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from coachrl.audit.data.sample import PERIODS, Floats, Sample
 from coachrl.errors import ConfigError
@@ -49,8 +48,8 @@ class ReferenceSetDrift:
 
 @dataclass(frozen=True)
 class Drift:
-    """score_change, length_change, tool_change: second half of training minus first, at equal role; outcome_change: the
-    same of evaluations. notes: what is missing."""
+    """score_change, length_change, tool_change: second half of training minus first, at equal run and role;
+    outcome_change: the same of evaluations, at equal run. notes: what is missing."""
 
     curves: Mapping[str, Sequence[Curve]]
     score_change: Estimate | None
@@ -73,12 +72,15 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
         curves["score"] = _by_role(sample, sample.scores, SCORE)
         curves["response tokens"] = _by_role(sample, _floats(frame["tokens"]), POSITIVE)
         curves["code"] = _by_role(sample, _floats(frame["has_code"]), SHARE)
+    score_change = _change(sample, sample.scores, SCORE_CHANGE)
+    if steps > 1 and score_change is None:
+        notes.append("no role was scored in both halves of a run's training: how scores change cannot be measured")
     outcome, source, outcome_curve = _outcomes(sample, heldout, notes)
     if outcome_curve:
         curves["outcome"] = [outcome_curve]
     return Drift(
         curves=curves,
-        score_change=_change(sample, sample.scores, SCORE_CHANGE),
+        score_change=score_change,
         outcome_change=outcome,
         outcome_source=source,
         length_change=_change(sample, _floats(frame["tokens"]), UNLIMITED),
@@ -98,15 +100,22 @@ def reference_set_drift(run: str, folder: Path, tasks: Mapping[str, str], resamp
         return ReferenceSetDrift(run, None, [f"run {run}: {path.name}: {error}"])
     frame = pd.DataFrame(records, columns=["step", "action", "score"]).dropna()
     frame = frame[frame["action"].isin(list(tasks))]
-    wide = frame.pivot_table(index="action", columns="step", values="score").dropna()
-    if len(wide) == 0 or wide.shape[1] < 2:
-        return ReferenceSetDrift(
-            run, None, [f"run {run}: its reference set was scored at one step only: no drift to measure"]
-        )
-    sample = Sample.of_tasks([tasks[action] for action in wide.index], resamples)
-    changes = wide.sub(wide.iloc[:, 0], axis=0)
-    points = [(int(step), sample.mean(_floats(changes[step]), "actions", SCORE_CHANGE)) for step in wide.columns]
-    return ReferenceSetDrift(run, Curve(run, points), [])
+    wide = frame.pivot_table(index="action", columns="step", values="score")
+    # A call that failed at one step takes its action out of that step alone: else a long run would be left with none.
+    changes = wide.sub(wide.iloc[:, 0], axis=0) if len(wide) else wide
+    points = [(int(step), _mean_change(changes[step].dropna(), tasks, resamples)) for step in wide.columns]
+    measured = [(step, mean) for step, mean in points if mean is not None]
+    if len(measured) < 2:
+        why = "was scored at one step only" if len(points) < 2 else "has no action with a first score and a later one"
+        return ReferenceSetDrift(run, None, [f"run {run}: its reference set {why}: no drift to measure"])
+    return ReferenceSetDrift(run, Curve(run, measured), [])
+
+
+def _mean_change(changes: pd.Series, tasks: Mapping[str, str], resamples: int) -> Estimate | None:
+    if changes.empty:
+        return None
+    sample = Sample.of_tasks([tasks[str(action)] for action in changes.index], resamples)
+    return sample.mean(_floats(changes), "actions", SCORE_CHANGE)
 
 
 def _floats(column: pd.Series) -> Floats:
@@ -121,48 +130,51 @@ def _by_role(sample: Sample, values_N: Floats, limits: Limits) -> list[Curve]:
     return [Curve(role, of_role) for role, of_role in points.items()]
 
 
-def _change(sample: Sample, values_N: Floats, limits: Limits) -> Estimate | None:
-    """Late minus early inside of roles, weighted as in a regression with a term for each role."""
-    if sample.frame["period"].nunique() < 2:
+def _change(
+    sample: Sample, values_N: Floats, limits: Limits, equal: Sequence[str] = ("run", "role"), of: str = "actions"
+) -> Estimate | None:
+    """Late minus early inside of cells of `equal`, weighted as in a regression with a term for each cell. None where no
+    cell holds both. The tasks that carry it are those of the half that has fewer: a curriculum's last ones."""
+    cell_N, cells = sample.codes(equal)
+    late_N, periods = sample.matches("period", "late").astype(np.int64), len(PERIODS)
+    counts_CP = np.bincount(cell_N * periods + late_N, minlength=cells * periods).reshape(cells, periods)
+    # A row of one half weighs as much as the other half's share of its cell.
+    weights_N = counts_CP[cell_N, 1 - late_N] / counts_CP[cell_N].sum(axis=1)
+    if not weights_N.any():
         return None
-    role_N, roles = sample.codes(("role",))
-    late_N, periods = _late(sample)
+    carrying = min(sample.equal_tasks(weights_N * (late_N == half)) for half in range(periods))
 
     def change(sums_RCV: Floats) -> Floats:
-        parts = sums_RCV.reshape(len(sums_RCV), roles, periods, 2)
+        parts = sums_RCV.reshape(len(sums_RCV), cells, periods, 2)
         counts, means = parts[..., 0], ratio(parts[..., 1], parts[..., 0])
         weights = np.nan_to_num(ratio(counts.prod(axis=2), counts.sum(axis=2)))
         return ratio((weights * np.nan_to_num(means[:, :, 1] - means[:, :, 0])).sum(axis=1), weights.sum(axis=1))
 
-    return sample.total(change, values_N, cells=(role_N * periods + late_N, roles * periods), limits=limits)
-
-
-def _late(sample: Sample) -> tuple[NDArray[np.int64], int]:
-    """(0 for an early row and 1 for a late one, how many periods there are)."""
-    return sample.matches("period", "late").astype(np.int64), len(PERIODS)
+    halves = (cell_N * periods + late_N, cells * periods)
+    return sample.total(change, values_N, cells=halves, of=of, limits=limits, clusters=carrying)
 
 
 def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[Estimate | None, str, Curve | None]:
     """Change of the held-out outcome, else of the training outcome, with a note."""
-    if heldout["step"].nunique() > 1:
+    if _has_two_steps(heldout):
         frame, source = heldout, "held-out"
     else:
         frame, source = sample.frame.drop_duplicates(["run", "episode"]), "training"
-        frame = frame[["step", "task", "outcome"]].dropna()
+        frame = frame[["run", "step", "task", "outcome"]].dropna()
         if sample.frame["step"].nunique() > 1:
             notes.append(
                 "fewer than two held-out evaluations: the outcome over training is that of the training episodes"
             )
-    if frame["step"].nunique() < 2:
+    if not _has_two_steps(frame):
         return None, source, None
     rows = frame.assign(task=frame["task"].astype("category"), score=frame["outcome"])
     episodes = Sample.of(rows, sample.resampler.resamples)
     means = episodes.means(("step",), episodes.scores, of="episodes", limits=SHARE)
     curve = [(int(step), mean) for (step,), mean in zip(episodes.labels(("step",)), means, strict=True)]
-
-    def change(sums_RPV: Floats) -> Floats:
-        means_RP = ratio(sums_RPV[..., 1], sums_RPV[..., 0])
-        return means_RP[:, 1] - means_RP[:, 0]
-
-    moved = episodes.total(change, episodes.scores, cells=_late(episodes), of="episodes", limits=SHARE_CHANGE)
+    moved = _change(episodes, episodes.scores, SHARE_CHANGE, ("run",), of="episodes")
     return moved, source, Curve(f"{source} success", curve)
+
+
+def _has_two_steps(frame: pd.DataFrame) -> bool:
+    """Whether any run has two: what differs between runs is no change."""
+    return len(frame) > 0 and int(frame.groupby("run", observed=True)["step"].nunique().max()) > 1

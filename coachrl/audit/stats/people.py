@@ -26,7 +26,7 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from coachrl.audit.data.frame import AuditData
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.stats.agreement import coefficients
+from coachrl.audit.stats.agreement import coefficients, defined
 from coachrl.coach.kinds.calibrated import CalibrationFile, RoleCurve
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
@@ -203,12 +203,8 @@ def _row(role: str, both: pd.DataFrame, resamples: int, seed: int) -> PeopleRow:
     icc, _ = coefficients(both, ["first", "second"], sample)
     return PeopleRow(
         role=role,
-        kappa=_defined(sample.total(quadratic_kappa, x, y, x**2 + y**2, x * y, limits=CORRELATION)),
-        icc=_defined(icc),
+        kappa=defined(sample.total(quadratic_kappa, x, y, x**2 + y**2, x * y, limits=CORRELATION)),
+        icc=icc,
         shift=sample.mean(y - x, limits=SCORE_CHANGE),
         mean_change=sample.mean(np.abs(y - x), limits=SCORE),
     )
-
-
-def _defined(coefficient: Estimate) -> Estimate | None:
-    return coefficient if coefficient.n > 1 and np.isfinite(coefficient.value) else None

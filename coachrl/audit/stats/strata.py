@@ -21,7 +21,7 @@ from coachrl.text import plural
 
 DIMENSIONS = ("role", "category", "topic", "turn", "result", "period", "policy", "coach", "prompt")
 SMALLEST_STRATUM_TASKS = 2
-_MOST_LEVELS = 12
+MOST_LEVELS = 12
 _MOST_BINS = 8
 _EXTREME_TASKS = 3
 
@@ -82,7 +82,7 @@ def contrasts(
     """Each level against the others together, in each combination of `within`; two levels give one contrast, the later
     minus the earlier in order of names. Nothing where only one level, or more than twelve, occur."""
     names = sample.levels(dimension)
-    if not 2 <= len(names) <= _MOST_LEVELS:
+    if not 2 <= len(names) <= MOST_LEVELS:
         return []
     level_N = _codes_of(sample.frame[dimension], names)
     part_N, parts = sample.codes(within)
@@ -142,7 +142,8 @@ def task_spread(sample: Sample) -> TaskSpread | None:
     values = tuple(np.asarray(column[present], np.float64) for column in columns)
     found = sample.resampler.sums(present, np.zeros(len(present), np.int64), values, 1)
     point = _intraclass(found.point_KV[None, 0])[0]
-    share = estimate(float(point), _intraclass(found.boot_RKV[:, 0]), N, len(present), limits=CORRELATION)
+    boot_R, equal = _intraclass(found.boot_RKV[:, 0]), equal_clusters(counts_T)
+    share = estimate(float(point), boot_R, N, len(present), limits=CORRELATION, clusters=equal)
     at_least_0 = share.mapped(lambda value: max(0.0, value))  # an estimate may be below, which no variance can
     ends = _extremes(sample, sums_T, counts_T)
     return TaskSpread(at_least_0, ends[:_EXTREME_TASKS], ends[-_EXTREME_TASKS:])

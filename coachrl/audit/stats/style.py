@@ -1,5 +1,5 @@
 """Does the coach pay for style? Partial rank correlation of score with a reply's length and style, at equal role,
-outcome and exit state."""
+outcome and exit state, and inside of one task where tasks were played several times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ FEATURES = {
     "markdown": ("Markdown marks", "mark{} more per 1000 characters", 1.0),
     "hedging": ("hedging words", "hedging word{} more per 100 words", 1.0),
 }
-GIVEN = ("role", "result", "state")
+GIVEN = ("run", "role", "result", "state")
+_COMPARED = 0.5  # share of actions that have another one of equal task, from which on tasks are held equal too
 _NOTHING = 1e-9
 PERCENTILES = (10, 90)  # between which a slope is stated
 
@@ -31,7 +32,8 @@ class StyleEffect:
     """feature: a column. role: the role that it was measured in, empty for all. rho: partial Spearman correlation.
 
     slope: points of score that a straight line gives for `span` more of the feature (in the column's unit; `per` says
-    it in words), at equal role, outcome and exit state (how the code ended, and whether the reply was cut). The span is
+    it in words), at equal role, outcome and exit state (how the code ended, and whether the reply was cut). Both are
+    inside of tasks where these were played several times, and without what goes with the training step. The span is
     what was observed: from the 10th to the 90th percentile of the feature inside the cell (equal role, outcome and exit
     state) of the median action. slope is None where there is no such figure; `no_slope` says why.
     """
@@ -65,16 +67,17 @@ def style_effects(sample: Sample) -> list[StyleEffect]:
 
 def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     """None where the feature, or the score, does not vary inside the cells. role: what `sample` is of."""
-    cells_N, cells = sample.codes(GIVEN)
+    cells_N, cells = _cells(sample)
     score_N = sample.scores
     value_N = sample.frame[feature].to_numpy(np.float64)
-    ranks = [taken_out(stats.rankdata(column), cells_N) for column in (value_N, score_N)]
-    plain = [taken_out(column, cells_N) for column in (value_N, score_N)]
+    # Over training replies may become longer and better; what goes on with the steps is no preference either.
+    step_N1 = sample.frame[["step"]].to_numpy(np.float64)
+    ranks = [taken_out(stats.rankdata(column), cells_N, step_N1) for column in (value_N, score_N)]
+    plain = [taken_out(column, cells_N, step_N1) for column in (value_N, score_N)]
     if any(np.allclose(column, 0) for column in (*ranks, *plain)):
         return None
     compared_N = np.bincount(cells_N, minlength=cells)[cells_N] > 1
-    carrying = len(np.unique(sample.task_codes_N[np.abs(plain[0]) > _NOTHING]))
-    span = _usual_range(value_N[compared_N], cells_N[compared_N])
+    span = _usual_range(value_N[compared_N], sample.codes(GIVEN)[0][compared_N])
 
     def slope_of(sums_RV: Floats) -> Floats:
         _, xy, xx, _ = sums_RV.T
@@ -87,6 +90,7 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     def figure(statistic: Statistic, columns: Sequence[Floats], limits: Limits) -> Estimate:
         x_N, y_N = columns
         products = (x_N * y_N, x_N * x_N, y_N * y_N)
+        carrying = sample.equal_tasks(x_N * x_N)  # a task weighs as much as the feature differs inside of it
         with np.errstate(divide="ignore", invalid="ignore"):
             return sample.total(statistic, *products, n=int(compared_N.sum()), limits=limits, clusters=carrying)
 
@@ -95,6 +99,14 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     rho = figure(correlation_of, ranks, CORRELATION)
     effect = StyleEffect(feature, role, rho, slope, _amount(feature, span), span)
     return replace(effect, slope=None, no_slope=no_slope) if no_slope else effect
+
+
+def _cells(sample: Sample) -> tuple[NDArray[np.int64], int]:
+    """What is held equal: `GIVEN`, and the task where tasks were played several times. Replies to a hard task are
+    longer and worse, which needs no coach that likes short ones."""
+    cells_N, cells = sample.codes((*GIVEN, "task"))
+    is_compared_N = np.bincount(cells_N)[cells_N] > 1
+    return (cells_N, cells) if is_compared_N.mean() >= _COMPARED else sample.codes(GIVEN)
 
 
 def _usual_range(values_N: NDArray[np.float64], cells_N: NDArray[np.int64]) -> float:

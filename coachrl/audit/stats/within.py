@@ -4,7 +4,8 @@
 A figure here is a function of sums over tasks. Its error is the jackknife's: the figure without each task in turn
 (Efron & Stein 1981), which few and unequal tasks do not make too small. Where there are fewer than `_LARGE` tasks the p
 value is the larger one of Student's t and of a randomization test that turns tasks' contributions round at random: a
-handful of tasks can accuse nobody.
+handful of tasks can accuse nobody. Tasks of unequal weight count as as many equal ones (Kish 1965), here and as degrees
+of freedom of Student's t.
 """
 
 from __future__ import annotations
@@ -19,11 +20,21 @@ from scipy import stats
 
 from coachrl.audit.data.sample import Floats, Sample, Statistic
 from coachrl.seeding import generator
-from coachrl.stats import SCORE_CHANGE, UNLIMITED, Estimate, Limits, at_limit, interval, p_without_spread
+from coachrl.stats import (
+    SCORE_CHANGE,
+    UNLIMITED,
+    Estimate,
+    Limits,
+    at_limit,
+    equal_clusters,
+    interval,
+    p_without_spread,
+)
 
 _LARGE = 40  # tasks from which Student's t alone is trusted
 _ENUMERATED = 12  # tasks whose every combination of signs is tried
 _TURNS = 20_000
+_BLOCK = 256
 _NOTHING = 1e-9
 
 
@@ -93,15 +104,20 @@ def over_tasks(
     of: str = "actions",
     limits: Limits = UNLIMITED,
     null: float = 0.0,
+    weight: int = 1,
 ) -> Estimate:
-    """A statistic of the tasks' sums, with its interval and p. No interval where fewer than two tasks carry it."""
+    """A statistic of the tasks' sums, with its interval and p. No interval where fewer than two tasks carry it. weight:
+    the column of sums that says how much each task weighs in it; its degrees of freedom are those of as many tasks of
+    equal weight (see `equal_clusters`)."""
     value = float(statistic(sums_TV.sum(axis=0, keepdims=True))[0])
     tasks = len(sums_TV)
     without_T = statistic(sums_TV.sum(axis=0) - sums_TV)
     informed = int((np.abs(sums_TV).max(axis=1, initial=0.0) > _NOTHING).sum())
     extreme = [limit for limit in limits if abs(value - limit) <= _NOTHING]
-    if extreme and informed > 1:  # no task departs from it: there is no spread that could be an error
-        found = at_limit(extreme[0], n, tasks, of, null, limits, informed)
+    weights_T = sums_TV[:, weight]
+    equal = min(equal_clusters(weights_T), informed)
+    if extreme and equal > 1:  # no task departs from it: there is no spread that could be an error
+        found = at_limit(extreme[0], n, tasks, of, null, limits, equal)
         return replace(found, p=p_without_spread(extreme[0] - null, informed))
     error = float(np.sqrt((tasks - 1) / tasks * ((without_T - without_T.mean()) ** 2).sum()))
     if not np.isfinite(error) or not limits[0] < value < limits[1]:
@@ -109,14 +125,14 @@ def over_tasks(
     if error <= _NOTHING:
         return Estimate(value, None, None, n, tasks, of, p_without_spread(value - null, informed))
     contributions_T = np.where(np.isfinite(without_T), value - without_T, value)
-    carrying = int((np.abs(contributions_T) > _NOTHING).sum())
-    if carrying < 2:
+    carrying = equal_clusters(weights_T)
+    if carrying <= 1:
         return Estimate(value, None, None, n, tasks, of)
     low, high = interval(value, error, carrying - 1, limits)
     p = float(2 * stats.t.sf(abs(value - null) / error, carrying - 1))
     if carrying < _LARGE:
-        p = max(p, _turned_round(contributions_T[np.abs(contributions_T) > _NOTHING], value - null))
-    return Estimate(value, low, high, n, tasks, of, p)
+        p = max(p, _turned_round(contributions_T, weights_T, value - null))
+    return Estimate(value, low, high, n, tasks, of, p, carrying)
 
 
 def one_sided(estimate: Estimate, above: bool = True, null: float = 0.0) -> float:
@@ -134,16 +150,28 @@ def leaning(estimate: Estimate, above: float) -> float | None:
     return min(1.0, one_sided(estimate) / above, one_sided(estimate, above=False) / (1 - above))
 
 
-def _turned_round(contributions_T: Floats, distance: float) -> float:
+def _turned_round(contributions_T: Floats, weights_T: Floats, distance: float) -> float:
     """How often contributions of random sign add up to as much. They are taken around the null hypothesis: each holds
-    its own noise and its share of the distance from it."""
-    given_T = contributions_T - contributions_T.mean() + distance / len(contributions_T)
+    its own noise and, by its weight, its share of the distance from it."""
+    shares_T = weights_T / weights_T.sum()
+    given_T = contributions_T + shares_T * (distance - contributions_T.sum())
+    given_T = given_T[np.abs(given_T) > _NOTHING]
     if len(given_T) <= _ENUMERATED:
-        signs = np.array(list(product((-1.0, 1.0), repeat=len(given_T))))
+        turned_S = np.array(list(product((-1.0, 1.0), repeat=len(given_T)))) @ given_T
     else:
-        signs = generator(0, "signs", len(given_T)).choice((-1.0, 1.0), size=(_TURNS, len(given_T)))
+        turned_S = _at_random(given_T)
+    return float((np.abs(turned_S) >= abs(given_T.sum()) - _NOTHING).mean())
+
+
+def _at_random(given_T: Floats) -> Floats:
+    """Sums under `_TURNS` choices of signs, the first of them all plus; a block of tasks at a time, for their size."""
+    rng, turned_S = generator(0, "signs", len(given_T)), np.zeros(_TURNS)
+    for first in range(0, len(given_T), _BLOCK):
+        block = given_T[first : first + _BLOCK]
+        signs = rng.choice((-1.0, 1.0), size=(_TURNS, len(block)))
         signs[0] = 1.0
-    return float((np.abs(signs @ given_T) >= abs(given_T.sum()) - _NOTHING).mean())
+        turned_S += signs @ block
+    return turned_S
 
 
 def _inside(values_N: Floats, cells_N: NDArray[np.int64]) -> Floats:

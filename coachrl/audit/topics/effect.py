@@ -150,8 +150,8 @@ def _visible(effect: Effect, alpha: float) -> float | None:
     """The effect whose estimate would pass its test at `alpha` with probability `POWER`: (t of alpha + t of the power)
     standard errors, and at least so much that it is larger than what is never named."""
     low, high = effect.estimate.low, effect.estimate.high
-    freedom = effect.estimate.tasks - 1
-    if low is None or high is None or freedom < 1:
+    freedom = effect.estimate.freedom
+    if low is None or high is None or freedom <= 0:
         return None
     error = (high - low) / 2 / stats.t.ppf((1 + COVERAGE) / 2, freedom)
     by_power = float(stats.t.ppf(POWER, freedom)) * error

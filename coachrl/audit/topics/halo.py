@@ -3,6 +3,7 @@ on to each: then no agent learns what was its own doing. Both are facts about sc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -51,12 +52,12 @@ def halo(sample: Sample) -> TopicFinding:
 
 
 def copying(sample: Sample) -> TopicFinding:
-    """How much of the variance of scores the outcome explains, of the role where it explains least."""
+    """How much of the variance of scores the outcome explains, of the role where it explains least. A role that acts in
+    successes or in failures alone cannot tell, and is left out."""
     cleared = "scores say more than the outcome does"
     unsure = "too few tasks to say whether scores say more than the outcome does"
     measured = sample.where(sample.frame["outcome"].notna())
-    roles = measured.levels("role") if len(measured.frame) else []
-    by_role = {role: _explained(measured.where(measured.frame["role"] == role)) for role in roles}
+    by_role = {role: _explained(of_role) for role, of_role in _with_both_outcomes(measured)}
     found = {role: estimate for role, estimate in by_role.items() if estimate is not None}
     if not found or len(found) < len(by_role):
         return TopicFinding("copying", [], cleared, unsure, "outcomes or scores of a role do not differ")
@@ -73,6 +74,13 @@ def copying(sample: Sample) -> TopicFinding:
     )
 
 
+def _with_both_outcomes(measured: Sample) -> Iterator[tuple[str, Sample]]:
+    for role in measured.levels("role") if len(measured.frame) else []:
+        of_role = measured.where(measured.frame["role"] == role)
+        if of_role.frame["outcome"].nunique() > 1:
+            yield role, of_role
+
+
 def _of_several_roles(sample: Sample) -> pd.Series:
     roles = sample.frame.groupby(["run", "episode"], observed=True)["role"]
     return roles.transform("nunique") > 1
@@ -86,10 +94,10 @@ def _ratio_over_tasks(sample: Sample, numerator_N: Floats, denominator_N: Floats
 def _explained(sample: Sample) -> Estimate | None:
     """Squared correlation of score and outcome."""
     x_N, y_N = sample.frame["outcome"].to_numpy(np.float64), sample.scores
-    if np.ptp(x_N) == 0 or np.ptp(y_N) <= _EQUAL:
+    if np.ptp(y_N) <= _EQUAL:
         return None
     sums_TV = by_task(sample, np.ones(len(x_N)), x_N, y_N, x_N * x_N, y_N * y_N, x_N * y_N)
-    return over_tasks(sums_TV, _squared_correlation, len(x_N), limits=SHARE, null=COPIED)
+    return over_tasks(sums_TV, _squared_correlation, len(x_N), limits=SHARE, null=COPIED, weight=0)
 
 
 def _squared_correlation(sums_RV: Floats) -> Floats:

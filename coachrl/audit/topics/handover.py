@@ -60,7 +60,7 @@ def handover_gaming(rows: pd.DataFrame) -> TopicFinding:
 def _effect(sample: Sample, role: str) -> Effect | None:
     late_N = sample.matches("period", "late")
     failed_N = sample.frame["failed"].to_numpy(np.float64)
-    cells = ("task", "next_role")
+    cells = ("run", "coach", "task", "next_role")
     # How the role's own code ended is its own merit, and has no part in what the next one does with it.
     score = slope(sample, late_N, sample.scores, cells, [("state",)], limits=SCORE_CHANGE)
     failures = slope(sample, late_N, failed_N, cells, limits=SHARE_CHANGE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coachrl.audit.stats.strata import Contrast, StratumMean
+from coachrl.audit.stats.strata import MOST_LEVELS, Contrast, StratumMean
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import Estimate
 
@@ -57,6 +57,8 @@ def _why_not(family: Sequence[Contrast], levels: Sequence[StratumMean]) -> str:
     categories = [level for level in levels if level.dimension == "category"]
     if len(categories) < 2:
         return "all tasks are of one category"
+    if len(categories) > MOST_LEVELS:
+        return f"more categories than {MOST_LEVELS} are not compared"
     if min(level.mean.tasks for level in categories) < 2:
         return "a category has one task only"
     if any(contrast.adjusted is not None for contrast in family):

@@ -17,7 +17,7 @@ from coachrl.audit.stats.within import first_over_second, one_sided, over_tasks,
 from coachrl.audit.topics.effect import ALPHA, LEAST, Effect, TopicFinding
 from coachrl.stats import SCORE_CHANGE
 
-_CELLS = ("task", "role")
+_CELLS = ("run", "coach", "task", "role")  # of each run and, where another model fell in, of each coach by itself
 _CIRCUMSTANCES = (("role", "result", "state"),)
 _TIMES_PROGRESS = 2.0
 _TO_KNOW = "audit.reference_set=50 has the same actions scored again, which tells a coach that drifts from better work"
@@ -32,7 +32,9 @@ def leniency(sample: Sample) -> TopicFinding:
     late_N = sample.matches("period", "late")
     sums_TV = slope_sums(sample, late_N, [(sample.scores, _CIRCUMSTANCES), (sample.scores, ())], _CELLS)
     if sums_TV is None:
-        return TopicFinding("leniency", [], cleared, unsure, "no task was played in both halves of training")
+        return TopicFinding(
+            "leniency", [], cleared, unsure, "no task was scored by one coach in both halves of training"
+        )
     n = len(sample.frame)
     drift = over_tasks(sums_TV, first_over_second, n, limits=SCORE_CHANGE)
     beyond_progress = over_tasks(sums_TV, _progress_counted_again, n, limits=SCORE_CHANGE)

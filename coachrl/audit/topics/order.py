@@ -1,5 +1,10 @@
 """Is an action paid for its place? Later turns of one agent in one episode, and roles whose place changes between
-episodes."""
+episodes.
+
+An agent that may stop early stops after a good turn and goes on after a bad one: its last turn is picked for being
+good, and would be found to be paid by a coach that sees nothing but quality (regression to the mean). It is left out
+where the agent's turns are not as many in every episode.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +25,11 @@ def turn_order(sample: Sample) -> TopicFinding:
         "no pay for the place of an action found",
         "too few tasks to say whether an action's place is paid",
     )
-    turns_N = sample.frame["turn"].to_numpy(np.float64)
-    turn = slope(sample, turns_N, sample.scores, ("run", "episode", "role"), (("role", "state"),))
+    going_on = sample.where(~sample.frame["picked"])
+    turn = None
+    if len(going_on.frame):
+        turns_N = going_on.frame["turn"].to_numpy(np.float64)
+        turn = slope(going_on, turns_N, going_on.scores, ("run", "episode", "role"), (("role", "state"),))
     place = slope(
         sample,
         sample.frame["place"].to_numpy(np.float64),
@@ -39,8 +47,10 @@ def turn_order(sample: Sample) -> TopicFinding:
             f"for each place later in the episode, at equal task, role, outcome, exit state and turn; {_FROM_SCORES}"
         )
         effects.append(_effect("points for each later place", place, equal))
-    why = "" if effects else "every role has one turn, and always the same place"
-    return TopicFinding("turn_order", effects, cleared, unsure, why)
+    why = "every role has one turn, and always the same place"
+    if sample.frame["picked"].any():
+        why = "no agent that may stop early has two turns before its last, which may be its last for being good"
+    return TopicFinding("turn_order", effects, cleared, unsure, "" if effects else why)
 
 
 def _effect(what: str, found: Estimate, equal: str) -> Effect:
@@ -50,8 +60,11 @@ def _effect(what: str, found: Estimate, equal: str) -> Effect:
 
 
 def with_places(rows: pd.DataFrame) -> pd.DataFrame:
-    """All actions of one rater, those without a score too, with the number of other agents' parts before each."""
-    return rows.assign(place=_places(rows))
+    """All actions of one rater, those without a score too. place: how many parts of other agents were before each;
+    picked: whether it is the last turn of an agent that may stop early."""
+    last = rows.groupby(["run", "episode", "role"], observed=True)["turn"].transform("max")
+    varies = last.groupby([rows["run"], rows["role"]], observed=True).transform("nunique") > 1
+    return rows.assign(place=_places(rows), picked=varies & (rows["turn"] == last))
 
 
 def _places(frame: pd.DataFrame) -> Floats:

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
 from coachrl.audit.data.frame import category
-from coachrl.audit.data.sample import Sample
+from coachrl.audit.data.sample import Floats, Sample
 from coachrl.audit.stats.strata import Contrast
 from coachrl.audit.stats.within import by_task, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
@@ -25,7 +24,8 @@ _FITTED = 5000  # tasks that clusters are found on; the others are sorted into t
 _WORDS = 3
 _WEIGHT = 5.0
 _FEWEST_FOR_EASE = 24  # tasks from which two more numbers can be learnt
-_PERMUTED_TASKS, _PERMUTATIONS = 300, 9999
+_PERMUTATIONS, _FEWEST_PERMUTATIONS = 9999, 999
+_PERMUTED_NUMBERS = 3_000_000  # at once, of all permutations together
 _CLEARED = "no gap found between topics of tasks at equal outcome"
 _UNSURE = "too few tasks to say whether topics of tasks are scored alike at equal outcome"
 
@@ -89,8 +89,8 @@ def subject_gaps(sample: Sample, gaps: Sequence[Contrast]) -> TopicFinding:
 def _p_of_all_topics(sample: Sample) -> float:
     """Whether tasks' mean scores, at equal role, outcome and exit state, differ between topics by more than tasks do.
     What tasks' ease explains is taken out: the share of episodes that succeed on a task and of its actions whose code
-    ends well. A permutation test of F (Freedman and Lane 1983), which needs no normal scores and no equal groups; of
-    many tasks the F test."""
+    ends well. A permutation test (Freedman and Lane 1983) of a Wald statistic with a robust covariance (DiCiccio and
+    Romano 2017), which needs no normal scores, no equal groups and no tasks that are equally exact."""
     frame = sample.frame
     cells_N, _ = sample.codes(("role", "result", "state"))
     topic_N = frame["topic"].cat.codes.to_numpy()
@@ -106,22 +106,24 @@ def _p_of_all_topics(sample: Sample) -> float:
     in_topic_TK = np.eye(topic_T.max() + 1)[topic_T]
     between_TK = _orthonormal(in_topic_TK - outside_TK @ (outside_TK.T @ in_topic_TK))
     left_T = means_T - outside_TK @ (outside_TK.T @ means_T)
-    freedom = between_TK.shape[1], len(means_T) - outside_TK.shape[1] - between_TK.shape[1]
-    if min(freedom) < 1:
+    if between_TK.shape[1] == 0 or outside_TK.shape[1] + between_TK.shape[1] >= len(means_T):
         return 1.0
-
-    def f_of(values_RT: NDArray[np.float64]) -> NDArray[np.float64]:
-        explained_R = ((values_RT @ between_TK) ** 2).sum(axis=1)
-        total_R = (values_RT**2).sum(axis=1) - ((values_RT @ outside_TK) ** 2).sum(axis=1)
-        rest_R = np.maximum(total_R - explained_R, 1e-300)
-        return np.asarray((explained_R / freedom[0]) / (rest_R / freedom[1]))
-
-    observed = float(f_of(left_T[None])[0])
-    if len(means_T) > _PERMUTED_TASKS:
-        return float(stats.f.sf(observed, *freedom))
+    observed = float(_wald(left_T[None], outside_TK, between_TK)[0])
     rng = generator(0, "permutations", len(means_T))
-    shuffled_R = f_of(rng.permuted(np.tile(left_T, (_PERMUTATIONS, 1)), axis=1))
-    return float((1 + (shuffled_R >= observed * (1 - 1e-12)).sum()) / (1 + _PERMUTATIONS))
+    times = max(_FEWEST_PERMUTATIONS, min(_PERMUTATIONS, _PERMUTED_NUMBERS // len(means_T)))
+    shuffled_RT = rng.permuted(np.tile(left_T, (times, 1)), axis=1)
+    shuffled_R = _wald(shuffled_RT, outside_TK, between_TK)
+    return float((1 + (shuffled_R >= observed * (1 - 1e-12)).sum()) / (1 + times))
+
+
+def _wald(values_RT: Floats, outside_TK: Floats, between_TK: Floats) -> Floats:
+    """b' V^-1 b of the coefficients b of what lies between topics, with the covariance V that holds where tasks are not
+    equally exact (White 1980): a topic of few tasks, or of tasks with few actions, is not apart for its noise."""
+    found_RK = values_RT @ between_TK
+    left_RT = values_RT - (values_RT @ outside_TK) @ outside_TK.T - found_RK @ between_TK.T
+    covariance_RKK = np.einsum("rt,tk,tl->rkl", left_RT**2, between_TK, between_TK, optimize=True)
+    covariance_RKK += 1e-12 * np.eye(found_RK.shape[1])
+    return np.asarray((found_RK * np.linalg.solve(covariance_RKK, found_RK[..., None])[..., 0]).sum(axis=1))
 
 
 def _orthonormal(columns_TK: NDArray[np.float64]) -> NDArray[np.float64]:
