@@ -219,9 +219,8 @@ def estimate(
             float(value), None, None, n, tasks, of, p_without_spread(value - null, G) if is_steady else None, G
         )
     error = float(spread * np.sqrt(G / (G - 1)))
-    low, high = interval(value, error, G - 1, limits)
-    if G < _FEWEST_EQUAL and not np.isfinite(limits).all():  # limits would bound it
-        low, high = None, None
+    is_bounded = G >= _FEWEST_EQUAL or bool(np.isfinite(limits).all())
+    low, high = interval(value, error, G - 1, limits) if is_bounded else (None, None)
     p = None
     if limits[0] < null < limits[1]:
         distance = abs(_free(value, limits) - _free(null, limits)) / (error * _slope(value, limits))
