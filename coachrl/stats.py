@@ -19,6 +19,7 @@ COVERAGE = 0.95
 RESAMPLES = 1000
 _CHUNK_BYTES = 64 * 2**20
 _NOTHING = 1e-12
+_FEWEST_EQUAL = 1.5  # clusters: of fewer, Student's t has no interval that says anything
 
 # What a figure can be at all: the least and the most.
 Limits = tuple[float, float]
@@ -38,7 +39,8 @@ Observations = Mapping[DrawKey, float]
 @dataclass(frozen=True)
 class Estimate:
     """`value` of `n` actions (or episodes, or groups: `of`) of `tasks` tasks. low, high: None where the data give no
-    interval: one task, or no spread in any resample (p may then be that of a constant). p: two-sided, that the value is
+    interval: one task (of a value without limits also one that outweighs all others), or no spread in any resample (p
+    may then be that of a constant). p: two-sided, that the value is
     its null hypothesis. clusters: as how many equal tasks they count (see `equal_clusters`)."""
 
     value: float
@@ -217,7 +219,8 @@ def estimate(
             float(value), None, None, n, tasks, of, p_without_spread(value - null, G) if is_steady else None, G
         )
     error = float(spread * np.sqrt(G / (G - 1)))
-    low, high = interval(value, error, G - 1, limits)
+    is_bounded = G >= _FEWEST_EQUAL or bool(np.isfinite(limits).all())
+    low, high = interval(value, error, G - 1, limits) if is_bounded else (None, None)
     p = None
     if limits[0] < null < limits[1]:
         distance = abs(_free(value, limits) - _free(null, limits)) / (error * _slope(value, limits))

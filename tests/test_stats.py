@@ -213,6 +213,17 @@ def test_a_mean_of_unequal_tasks_has_as_many_as_equal_ones_would_make_up() -> No
     assert (alone.low, alone.p) == (None, None)
 
 
+def test_a_task_that_outweighs_all_others_gives_a_value_without_limits_no_interval() -> None:
+    """20 and 1 draws count as 1.1 equal tasks: Student's t would be a million millions wide."""
+    rng = np.random.default_rng(0)
+    drawn = {(str(n // 20), str(n)): float(rng.random()) for n in range(21)}
+    for limits in (UNLIMITED, POSITIVE):
+        assert (estimate_mean(drawn, limits).low, estimate_mean(drawn, limits).high) == (None, None)
+    assert estimate_mean(drawn, SHARE).low == pytest.approx(0, abs=0.01)
+    more = {(str(n // 4), str(n)): float(rng.random()) for n in range(5)}
+    assert estimate_mean(more).low is None and estimate_mean({**more, ("2", "5"): 0.5}).low is not None
+
+
 def test_a_share_without_spread_gets_the_exact_interval() -> None:
     zeros = {(str(t), "0"): 0.0 for t in range(64)}
     none, all_of_them = estimate_mean(zeros, SHARE), estimate_mean(dict.fromkeys(zeros, 1.0), SHARE)

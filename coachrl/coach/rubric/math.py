@@ -37,10 +37,12 @@ from coachrl.coach.rubric.text_features import (
     stated_result,
 )
 from coachrl.tasks.code.cooperation import parse_code
+from coachrl.tasks.math.plain_numbers import read_number
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.text import visible
 from coachrl.types import Action
 
+_RATIO = re.compile(r"-?\s*(?:\d+\s*/\s*\d+|\\[dt]?frac\s*\{\d+\}\s*\{\d+\})")
 _FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _SHORT_OUTPUT_CHARS = 400
 _WRONG_STEP_CAP = 4.0
@@ -270,8 +272,8 @@ def _own_answer(request: CoachRequest, value: Fraction | None) -> list[Rule]:
     if right is not None:
         return [RubricPoints(1, 1, "its answer is right") if right else Cap(4.0, "its answer is not right")]
     reference = _reference(request)
-    if reference is None:
-        return []
+    if reference is None or (request.is_last_role and request.outcome.success):
+        return []  # what was graded as right may be written in another way than the reference
     if same_number(value, reference):
         return [RubricPoints(1, 1, "its result is the reference answer")]
     if request.action.code is None and same_number(value, last_number(_last_output(_own_before(request)) or "")):
@@ -287,18 +289,28 @@ def _is_right(request: CoachRequest) -> bool | None:
     return None if right is None else right == 1
 
 
+def _succeeds(request: CoachRequest) -> bool:
+    """Whether this reply is right, as far as the coach is shown; an outcome tells of the team's last answer alone."""
+    if request.outcome is None:
+        return False
+    right = _is_right(request)
+    return request.outcome.success if right is None else right
+
+
 def _reference(request: CoachRequest) -> Fraction | None:
-    """The reference answer as a number, or None where it is something else."""
+    """The reference answer as a number, or None where it is something else: "2\\pi" and "(3, 4)" only hold numbers."""
     truth = request.task.ground_truth
-    return answer_of(truth.answer) if isinstance(truth, MathTruth) else None
+    if not isinstance(truth, MathTruth):
+        return None
+    is_number = read_number(truth.answer) is not None or _RATIO.fullmatch(truth.answer.strip("$ "))
+    return answer_of(truth.answer) if is_number else None
 
 
 def _correct(request: CoachRequest) -> list[Rule]:
     outcome = request.outcome
     if outcome is None:
         return [RubricPoints(0, 6, "correctness is not known here")]
-    right = _is_right(request)
-    if outcome.success if right is None else right:
+    if _succeeds(request):
         return [RubricPoints(6, 6, "the final answer is correct")]
     why = outcome.reason or "the final answer is wrong"
     if _takes_over(request):
@@ -329,7 +341,7 @@ def _consistent(request: CoachRequest, boxed: str) -> list[Rule]:
         return []
     if same_number(answer_of(boxed), result):
         return [RubricPoints(1, 1, "agrees with what the code printed")]
-    if request.outcome is not None and request.outcome.success:
+    if _succeeds(request):
         return [RubricPoints(1, 1, "rightly overruled what the code printed")]
     contradicts: list[Rule] = [RubricPoints(0, 1, "contradicts what the code printed")]
     if request.outcome is not None and not _takes_over(request):

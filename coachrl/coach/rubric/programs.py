@@ -142,7 +142,8 @@ def _right_tests(request: CoachRequest, code: str) -> list[Rule]:
     if passed < 1:
         rules.append(Cap(_CONTRARY_CAP, f"a right program fails {1 - passed:.0%} of the tests"))
     elif right < 1:
-        rules.append(Cap(round(4 + 6 * right, 2), f"a wrong program passes {1 - right:.0%} of the tests"))
+        why = f"{1 - right:.0%} of the tests tell nothing: a wrong program passes them, or the task shows them"
+        rules.append(Cap(round(4 + 6 * right, 2), why))
     return rules
 
 

@@ -43,8 +43,9 @@ the task's examples, only repeat them, or fail the reference solution 4, tests t
 their share, cut 4, failed 3 to 6 by the share of tests passed.
 
 The outcome counts for an action where `request.outcome` is given: the last agent's (MAPPA), or everyone's, when each
-agent's own result is compared with the reference answer (right 1 more, wrong at most 4, faithful to a wrong draft 7; in
-a debate each answers for itself, and a copy is as wrong). Where the environment can read no answer, at most 3.
+agent's own result is compared with a reference answer that is one number (right 1 more, wrong at most 4, faithful to a
+wrong draft 7; in a debate each answers for itself, and a copy is as wrong). Where the environment can read no answer,
+at most 3.
 
 Where the paper's table and its text differ, the text is followed: the table gives 2-3 to an agent that crashes on a
 missing upstream file, less than to one with a bug of its own, while the text says that it is not to be penalised.

@@ -46,13 +46,28 @@ _WORDS_FOR = {
         (10, "ten tenth tenths"),
         (11, "eleven"),
         (12, "twelve dozen dozens"),
+        (13, "thirteen"),
+        (14, "fourteen"),
+        (15, "fifteen"),
+        (16, "sixteen"),
+        (17, "seventeen"),
+        (18, "eighteen"),
+        (19, "nineteen"),
         (20, "twenty"),
+        (30, "thirty"),
+        (40, "forty"),
+        (50, "fifty"),
+        (60, "sixty"),
+        (70, "seventy"),
+        (80, "eighty"),
+        (90, "ninety"),
         (100, "hundred percent %"),
         (1000, "thousand"),
     )
     for word in words.split()
 }
 """What is worked with where a problem says so in words: half of it is divided by 2."""
+_TENS = frozenset(map(Fraction, range(20, 100, 10)))
 _MOST_EQUATIONS = 200  # that are checked: more are no working
 _MAX_NUMBER_CHARS = 1000  # nobody means a longer one, and Python reads none of more than 4,300 digits
 _TOLERANCE = Fraction(1, 10**6)
@@ -83,8 +98,10 @@ def numbers_in(text: str) -> tuple[Fraction, ...]:
 
 def numbers_given(text: str) -> set[Fraction]:
     """The numbers that a problem gives, in digits or in words."""
-    words = re.findall(r"[a-z]+|%", text.lower())
-    return {*numbers_in(text), *(_WORDS_FOR[word] for word in words if word in _WORDS_FOR)}
+    named = [_WORDS_FOR.get(word, Fraction(0)) for word in re.findall(r"[a-z]+|%", text.lower())]
+    # "twenty-five" gives 25.
+    tens_and_ones = {tens + ones for tens, ones in pairwise(named) if tens in _TENS and 0 < ones < 10}
+    return {*numbers_in(text), *filter(None, named), *tens_and_ones}
 
 
 def last_number(text: str) -> Fraction | None:

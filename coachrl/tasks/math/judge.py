@@ -3,7 +3,8 @@
 math-verify bounds its time with `signal.alarm` handlers, which work in the main thread only and never interrupt a big
 integer power. Here a timer's signal keeps its default action, so that the kernel ends the child; the next question
 starts a new one. The timer counts what the child computes: an answer is no less right on a machine that has much else
-to do. The child runs this file as a plain script: it imports nothing of coachrl, nor the caller's `__main__`.
+to do. A child that waits and computes nothing is ended by the clock, after `PATIENCE_S`. The child runs this file as a
+plain script: it imports nothing of coachrl, nor the caller's `__main__`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import threading
 from typing import IO, Any
 
 TIMEOUT_S = 3  # of computing
+PATIENCE_S = 120  # by the clock
 MEMORY_BYTES = 1024**3
 MAX_ANSWER_CHARS = 300  # a closed-form answer is short; parsing time grows steeply with length
 
@@ -82,9 +84,10 @@ class MathJudge:
             child.communicate()  # closes both pipes and reaps the child
 
 
-def limit_computing(seconds: float) -> None:
-    """End this process once it has computed for so long from now; 0 takes the limit away."""
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+def limit_time(computing_s: float, by_the_clock_s: float) -> None:
+    """End this process once it has computed for so long from now, or so much time has passed; 0 takes a limit away."""
+    signal.setitimer(signal.ITIMER_PROF, computing_s)
+    signal.setitimer(signal.ITIMER_REAL, by_the_clock_s)
 
 
 def _serve() -> None:
@@ -95,10 +98,10 @@ def _serve() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     print(_READY, flush=True)  # noqa: T201
     for line in sys.stdin:
-        limit_computing(TIMEOUT_S)
+        limit_time(TIMEOUT_S, PATIENCE_S)
         reference, answer = (_parsed(text) for text in json.loads(line))
         equal = verify(reference, answer, timeout_seconds=None)
-        limit_computing(0)
+        limit_time(0, 0)
         print(json.dumps(bool(equal)), flush=True)  # noqa: T201
 
 

@@ -7,6 +7,7 @@ from coach_requests import VERIFIER, WORD_PROBLEM, coded, make_action, request_f
 
 from coachrl.coach.rubric.math import answer_rules, argument_rules, code_rules, draft_rules
 from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, total
+from coachrl.coach.rubric.text_features import numbers_given
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.types import Action, Execution, Outcome, Task
 
@@ -58,6 +59,7 @@ def test_numbers_that_a_problem_gives_in_words_come_from_it() -> None:
         assert [rule.points for rule in rules if isinstance(rule, RubricPoints)][-2] == points
     coder = replace(request_for(coded("executor", "print(3 * 4)", ok("12"))), task=task)
     assert found(code_rules(coder), "100% of its numbers") == (1, 1)
+    assert {15, 20, 5, 25, 90} <= numbers_given("Fifteen of twenty-five, or ninety") and not numbers_given("a plenty")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,34 @@ def test_a_program_that_answers_is_held_to_what_was_found_of_it(right: bool) -> 
     assert caps(code_rules(replace(request, outcome=None))) == []  # nobody has shown the coach
 
 
+@pytest.mark.parametrize("reference", [r"2\pi", "(3, 4)", r"3\sqrt{2}", "x^2 + 1"])
+def test_a_reference_that_only_holds_numbers_makes_no_result_wrong(reference: str) -> None:
+    """Which number such a result comes to rules cannot tell."""
+    task = replace(WORD_PROBLEM, ground_truth=MathTruth(reference))
+    action = coded("executor", "print(3 * 4)", Execution("ok", stdout="12"), index=1)
+    request = replace(request_for(action, outcome=Outcome(False)), task=task)
+    assert caps(code_rules(request)) == []
+    for written in ("13", r"\frac{26}{2}", "-13", "1,013", "13 apples"):
+        assert caps(code_rules(replace(request, task=replace(task, ground_truth=MathTruth(written))))) == [4.0]
+
+
+def test_a_last_program_that_was_graded_as_right_is_not_wrong_for_how_it_prints() -> None:
+    action = coded("executor", "print('12 in', 3 * 1, 'boxes')", Execution("ok", stdout="12 in 3 boxes"), index=1)
+    request = replace(request_for(action, outcome=Outcome(True)), is_last_role=True)
+    assert caps(code_rules(request)) == [] and caps(code_rules(replace(request, outcome=Outcome(False)))) == [4.0]
+
+
+def test_an_early_answer_overrules_code_rightly_whatever_the_team_answers_last() -> None:
+    """A judge that reads the outcome of the whole episode would call a right answer wrong, and against the code."""
+    printed = coded("executor", "print(3 + 4)", Execution("ok", stdout="7"), index=0)
+    answer = replace(
+        make_action("verifier", r"\boxed{12}", index=1), reward=Reward(0.0, 1.0, {"form": 1.0, "right": 1.0})
+    )
+    for outcome in (Outcome(False), Outcome(True)):
+        rules = answer_rules(request_for(answer, (printed,), outcome))
+        assert caps(rules) == [] and "rightly overruled what the code printed" in [rule.reason for rule in rules]
+
+
 def test_a_draft_on_a_problem_without_numbers_is_compared_where_the_answer_is_known() -> None:
     dozen = Task("d", "word", "How many are half of a dozen?", ground_truth=MathTruth("6"))
     for text, outcome, expected in (("6", Outcome(True), []), ("99", Outcome(False), [4.0]), ("99", None, [7.0])):

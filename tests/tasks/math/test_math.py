@@ -253,10 +253,19 @@ def test_hostile_answer_costs_the_child_only(hostile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "ended_by"), [("time.sleep(0.6)\nos._exit(0)", 0), ("while True: pass", -signal.SIGPROF)]
+    ("by_the_clock", "work", "ended_by"),
+    [
+        (60, "time.sleep(0.6)\nos._exit(0)", 0),
+        (60, "while True: pass", -signal.SIGPROF),
+        (0.3, "time.sleep(60)", -signal.SIGALRM),
+    ],
 )
-def test_a_machine_that_has_much_else_to_do_makes_no_answer_wrong(work: str, ended_by: int) -> None:
-    program = f"import os, time\nfrom coachrl.tasks.math.judge import limit_computing\nlimit_computing(0.3)\n{work}"
+def test_a_machine_that_has_much_else_to_do_makes_no_answer_wrong(
+    by_the_clock: float, work: str, ended_by: int
+) -> None:
+    program = (
+        f"import os, time\nfrom coachrl.tasks.math.judge import limit_time\nlimit_time(0.3, {by_the_clock})\n{work}"
+    )
     assert subprocess.run([sys.executable, "-c", program]).returncode == ended_by
 
 
