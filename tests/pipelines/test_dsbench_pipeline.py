@@ -95,7 +95,8 @@ async def test_what_is_wrong_with_the_features_goes_to_the_coach_and_to_no_agent
     first, second = parts["data_engineer"]
     assert first.result == ""
     assert second.result == "X_train.pkl: not numbers: heating\nX_test.pkl: columns: 1, and 2 in X_train.pkl"
-    assert parts["modeler"][0].result == parts["analyst"][0].result == ""
+    assert parts["modeler"][0].result == "model.pkl: looked at, nothing known against it"
+    assert parts["analyst"][0].result == ""
     assert not any("not numbers" in call.prompt for call in policy.calls)
 
 
