@@ -236,7 +236,9 @@ async def test_a_task_without_its_tables_is_refused(task, tmp_path):
         ("files", "turn_left", "did you mean 'turns_left'"),
     ],
 )
-async def test_a_prompt_with_a_field_that_it_does_not_get_is_refused(tmp_path, field_of_roles, field_of_feedback, message):
+async def test_a_prompt_with_a_field_that_it_does_not_get_is_refused(
+    tmp_path, field_of_roles, field_of_feedback, message
+):
     fields = {role.name: field_of_roles for role in ROLES} | {"feedback": field_of_feedback}
     for name, field in fields.items():
         (tmp_path / f"{name}.md").write_text(f"---\nfields: [{field}]\n---\n{{{{{field}}}}}\n")
