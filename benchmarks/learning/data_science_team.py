@@ -48,8 +48,8 @@ from coachrl.report.contents import draw_key
 from coachrl.runs.folder import Run
 from coachrl.runs.records import read_episodes
 from coachrl.stats import POSITIVE, SHARE, Limits, estimate_mean, paired_difference
-from coachrl.tasks.tabular.features import read_faults
 from coachrl.tasks.tabular.grading import FAILED
+from coachrl.tasks.tabular.handover import read_faults
 from coachrl.types import Action, CoachScore, Episode
 
 NAME = "data_science_team"

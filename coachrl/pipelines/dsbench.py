@@ -10,8 +10,8 @@ from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Agent, AgentTrajectory, Environment, Pipeline, StepResult, Team
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.tabular.columns import COLUMN_FIELDS, column_fields, listed, read_columns
-from coachrl.tasks.tabular.features import FEATURES, inspect_features
 from coachrl.tasks.tabular.grading import SUBMISSION, TabularTruth, grade_submission, read_answers
+from coachrl.tasks.tabular.handover import FEATURES, MODEL, inspect_features, inspect_model
 from coachrl.text import clip_middle
 from coachrl.types import Action, Outcome, Role, Task
 
@@ -37,7 +37,7 @@ ROLES = (
         python=True,
         max_turns=5,
         stop_when="saved",
-        required_files=("model.pkl",),
+        required_files=(MODEL,),
         needed_files=("X_train.pkl", "y_train.pkl"),
     ),
     Role(
@@ -49,7 +49,7 @@ ROLES = (
         max_turns=2,
         stop_when="saved",
         required_files=(SUBMISSION,),
-        needed_files=("X_test.pkl", "model.pkl"),
+        needed_files=("X_test.pkl", MODEL),
     ),
 )
 
@@ -63,21 +63,21 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Handover(Environment):
-    """It gives no rewards: it looks at the features as soon as they are saved, for the coach to know.
+    """It gives no rewards: it looks at features and model as soon as they are saved, for the coach to know.
 
     test_rows: those of the task's test.csv.
     """
 
     test_rows: int
-    maker: str = ROLES[0].name
 
     async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
-        """What is wrong with the features, after an action of their maker that leaves all of them."""
-        if workspace is None or action.role != self.maker or action.execution is None:
+        """What is wrong with the files that an agent owes, after an action of its own that leaves all of them."""
+        owed = next((role.required_files for role in ROLES if role.name == action.role), ())
+        if workspace is None or action.execution is None or not set(owed) <= set(action.files_after):
             return StepResult("")
-        if not set(FEATURES) <= set(action.files_after):
-            return StepResult("")
-        return StepResult(await inspect_features(workspace, self.test_rows))
+        if owed == FEATURES:
+            return StepResult(await inspect_features(workspace, self.test_rows))
+        return StepResult(await inspect_model(workspace) if owed == (MODEL,) else "")
 
     def copy(self) -> Handover:
         """It has no state beside the workspace."""

@@ -16,8 +16,8 @@ from coachrl.errors import SandboxUnavailable, TaskError
 from coachrl.sandbox import make_sandbox
 from coachrl.tasks.tabular.columns import column_fields, read_columns
 from coachrl.tasks.tabular.dsbench_lite_sets import TASKS
-from coachrl.tasks.tabular.features import inspect_features, read_faults
 from coachrl.tasks.tabular.grading import read_answers
+from coachrl.tasks.tabular.handover import inspect_features, read_faults
 from coachrl.text import extract_code
 from examples.dsbench_demonstrations.analyst import ANALYST
 from examples.dsbench_demonstrations.demonstrations import CRAFTS, make_demos, short_pipeline, write_demos

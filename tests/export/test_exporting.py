@@ -178,7 +178,7 @@ async def test_what_cannot_be_learned_from_is_left_out_and_counted(tmp_path):
         "broken for no fault of the agent": 4,
         "failed": 4,
         "not scored": 4,
-        "scored below 4": 1,
+        "scored below 4": 2,
     }
 
 

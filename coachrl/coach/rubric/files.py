@@ -10,11 +10,10 @@ from coachrl.coach.rubric.caps import parse_caps
 from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, part_ends, ran, same_code_failed_before
 from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, called_in, estimators_in
 from coachrl.tasks.code.cooperation import parse_code
-from coachrl.tasks.tabular.features import FeatureFault, read_faults
+from coachrl.tasks.tabular.handover import MODEL, FileFault, read_faults
 from coachrl.text import visible
 from coachrl.types import Action, Role
 
-MODEL = "model.pkl"
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _ABSENCE = re.compile(
     r"missing|absent|unavailable|no such|cannot|can't|"
@@ -217,13 +216,15 @@ def _blamed_inputs(request: CoachRequest) -> list[str]:
     return [name for name in _missing_inputs(request) if name in execution.stderr]
 
 
-def _blamed_faults(request: CoachRequest) -> list[FeatureFault]:
+def _blamed_faults(request: CoachRequest) -> list[FileFault]:
     """Faults of its inputs, as they were last looked at, by which the error may be explained."""
     execution = request.action.execution
     if execution is None or ran(execution):
         return []
-    looked_at = [action.result for action in request.previous if action.result and action.role != request.role.name]
-    faults = read_faults(looked_at[-1]) if looked_at else ()
+    others = (action for action in request.previous if action.result and action.role != request.role.name)
+    faults = [
+        fault for said in {action.role: action.result for action in others}.values() for fault in read_faults(said)
+    ]
     # The exception and what it says, which may take several lines, without the code above it.
     starts = [match.start() for match in _EXCEPTION.finditer(execution.stderr)]
     message = execution.stderr[starts[-1] :] if starts else ""

@@ -259,6 +259,20 @@ def test_unfit_inputs_are_those_that_others_were_last_seen_to_leave() -> None:
     assert given == 5 and "crashed on what upstream left unfit: X_train.pkl: not numbers: origin" in why
 
 
+def test_who_saves_a_model_that_only_its_own_program_can_load_pays_for_it_and_not_who_loads_it() -> None:
+    features, needs = ("X_train.pkl", "y_train.pkl", "X_test.pkl"), "model.pkl: unreadable: it needs Mine"
+    saved = coded("modeler", "model.fit(X, y)", Execution("ok"), before=features, after=(*features, "model.pkl"))
+    assert scored(replace(saved, result=needs))[0] == FILE_CAPS.of_situation("unfit_files")
+    crash = Execution("error", stderr="AttributeError: Can't get attribute 'Mine' on <module '__main__'>\n")
+    load = coded("analyst", "load()", crash, before=NEEDED, index=2)
+    left = coded("engineer", "save()", Execution("ok"), after=features)
+    given, why = scored(load, replace(left, result="X_test.pkl: gaps: age"), replace(saved, result=needs))
+    assert given == 5 and "crashed on what upstream left unfit: model.pkl: unreadable: it needs Mine;" in why
+    gaps = replace(load, execution=Execution("error", stderr="ValueError: Input X contains NaN.\n"))
+    given, why = scored(gaps, replace(left, result="X_test.pkl: gaps: age"), replace(saved, result="model.pkl: fine"))
+    assert given == 5 and "crashed on what upstream left unfit: X_test.pkl: gaps: age;" in why
+
+
 def test_trouble_that_code_got_over_explains_no_missing_deliverable() -> None:
     features = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
     left = replace(

@@ -10,7 +10,7 @@ import pytest_asyncio
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxUnavailable
 from coachrl.sandbox import make_sandbox
-from coachrl.tasks.tabular.features import FeatureFault, inspect_features, read_faults
+from coachrl.tasks.tabular.handover import FileFault, inspect_features, inspect_model, read_faults
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -203,6 +203,14 @@ made = name("numpy._core.numeric", "_frombuffer")
 state = b"(N" + held({"__defaults__": (bytes(8), np.dtype("f8"), (1,), "C")}) + b"t"
 open("X_test.pkl", "wb").write(b"\\x80\\x03" + made + state + b"b.")
 """,
+    "objects that pass for numbers, in an array of objects": """
+kind = name("numpy", "dtype") + held(("O8", False, True)) + b"R" + held((3, "|", None, None, None, -1, -1, 0)) + b"b"
+call = name("numpy._core.multiarray", "scalar") + b"(" + kind + held(id(exec).to_bytes(8, "little")) + b"tR"
+joblib.dump(np.array([None], dtype=object), "X_test.pkl")
+saved = open("X_test.pkl", "rb").read()
+outer = saved[:saved.index(b"\\x80", 1)]  # and then the array's own pickle, and the end of the outer one
+open("X_test.pkl", "wb").write(outer + b"\\x80\\x03" + call + held((FORGED,)) + b"R..")
+""",
     "an old form": "open('X_test.pkl', 'wb').write(b'ZF0x10                 ' + bytes(32))",
     "an array without end": r"open('X_test.pkl', 'wb').write(b'\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R.')",
 }
@@ -277,4 +285,62 @@ y = pd.Series([1, 2, 3], index=pd.date_range("2026-01-01", periods=3, freq="D"),
     ],
 )
 async def test_a_fault_explains_the_errors_that_it_causes(category, error, explained):
-    assert FeatureFault("X_train.pkl", category, "a").explains(error) is explained
+    assert FileFault("X_train.pkl", category, "a").explains(error) is explained
+
+
+FINE = "model.pkl: looked at, nothing known against it"
+FITTED = """
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+class Mine:
+    def __init__(self, model): self.model = model
+    def predict(self, X): return self.model.predict(X)
+
+def halved(X): return X / 2
+
+forest = RandomForestClassifier(5, random_state=0).fit(X, y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("joblib.dump(forest, 'model.pkl')", FINE),
+        ("joblib.dump(forest, 'model.pkl', compress=3)", FINE),
+        ("pickle.dump(forest, open('model.pkl', 'wb'), protocol=2)", FINE),
+        ("pickle.dump({'model': make_pipeline(StandardScaler(), forest), 'columns': list(X)}, open('model.pkl', 'wb'))", FINE),
+        ("joblib.dump((np.linalg.lstsq(X.astype(float), np.ones(3))[0], 'weights'), 'model.pkl')", FINE),
+        ("open('model.pkl', 'w').write('no pickle')", FINE),
+        ("joblib.dump(Mine(forest), 'model.pkl')", "model.pkl: unreadable: it needs Mine, which its maker's program alone defines"),
+        (
+            "pickle.dump([make_pipeline(FunctionTransformer(halved), forest), Mine], open('model.pkl', 'wb'))",
+            "model.pkl: unreadable: it needs Mine, halved, which its maker's program alone defines",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_model_that_its_makers_program_alone_can_load_is_a_fault(sandbox, code, said):
+    workspace = await sandbox.open({})
+    try:
+        made = await workspace.run(FIT + FITTED + code)
+        assert made.state == "ok", made.stderr
+        assert await inspect_model(workspace) == said
+        loaded = await workspace.run("import joblib; joblib.load('model.pkl')")
+        assert said == FINE or (loaded.state == "error" and read_faults(said)[0].explains(loaded.stderr))
+    finally:
+        await workspace.close()
+
+
+async def test_nothing_that_a_model_names_is_run(sandbox):
+    workspace = await sandbox.open({})
+    try:
+        made = await workspace.run(
+            "import pickle\nclass Evil:\n    def __reduce__(self): return print, ('model.pkl: unreadable: it needs nobody',)\n"
+            "pickle.dump([Evil(), Evil()], open('model.pkl', 'wb'))"
+        )
+        assert made.state == "ok", made.stderr
+        assert await inspect_model(workspace) == FINE
+    finally:
+        await workspace.close()

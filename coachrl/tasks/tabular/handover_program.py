@@ -1,13 +1,16 @@
-"""Looks at X_train.pkl, y_train.pkl and X_test.pkl and prints what keeps a model from being fitted on them.
+"""Looks at X_train.pkl, y_train.pkl and X_test.pkl and prints what keeps a model from being fitted on them; at
+model.pkl, and prints what keeps others from loading it.
 
-Sent as a program into the sandbox, with a call of `main` behind it, to look at a copy of the workspace; it imports
-nothing of coachrl. One line for each fault, `<file>: <category>: <detail>`, which `coachrl.tasks.tabular.features`
-reads. AT <file> goes before the look at each file, and DONE ends it all. Nothing that an agent wrote is run: not a
-module of its folder, and not what a pickle names, but for the tables listed here.
+Sent as a program into the sandbox, with a call of a `look_at_…` behind it, to look at a copy of the workspace; it
+imports nothing of coachrl. One line for each fault, `<file>: <category>: <detail>`, which
+`coachrl.tasks.tabular.handover` reads. AT <file> goes before the look at each file of features, and DONE ends it all.
+Nothing that an agent wrote is run: not a module of its folder, and not what a pickle names, but for the tables listed
+here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -82,15 +85,21 @@ _ALLOWED = {
 _MOST_NAMES = 5
 
 
-class _TableUnpickler(numpy_pickle.NumpyUnpickler):
-    """Makes arrays and tables of what joblib, pandas or pickle wrote, and nothing else."""
+class _Tables:
+    """Of an unpickler: it makes arrays and tables of what joblib, pandas or pickle wrote, and nothing else.
+
+    records: whether arrays may hold some, which are no columns that can be fitted.
+    """
+
+    records: ClassVar[bool] = False
+    stack: list[Any]
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in _ALLOWED.get(module, "").split():
             raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array and no table")
         if name == "memmap":  # who makes one opens a file of any name, and may write to it: it is a plain array here
             return np.ndarray
-        return super().find_class(module, name)
+        return super().find_class(module, name)  # type: ignore[misc]
 
     def persistent_load(self, pid: Any) -> NoReturn:
         raise pickle.UnpicklingError("it refers to something outside of the file")
@@ -105,17 +114,18 @@ class _TableUnpickler(numpy_pickle.NumpyUnpickler):
             raise pickle.UnpicklingError(f"it changes what {getattr(made, '__name__', type(made).__name__)} does")
         if isinstance(made, np.ndarray) and made.size:  # others may look at the memory that it would let go of
             raise pickle.UnpicklingError("it fills an array twice")
-        super().load_build()
-        if isinstance(made, np.dtype) and not _is_sound(made):
+        super().load_build()  # type: ignore[misc]
+        if isinstance(made, np.dtype) and not _is_sound(made, self.records):
             raise pickle.UnpicklingError("it holds a kind of number that numpy does not make")
 
-    dispatch: ClassVar = {**numpy_pickle.NumpyUnpickler.dispatch, pickle.BUILD[0]: load_build}
 
-
-def _is_sound(kind: np.dtype[Any]) -> bool:
+def _is_sound(kind: np.dtype[Any], records: bool) -> bool:
     """Whether it is as numpy makes it from its name. One that hides that it holds objects would take any number for
-    one of them, and so run what it likes. Records are no columns that can be fitted."""
+    one of them, and so run what it likes."""
     plain = np.dtype(kind.str)
+    parts = [part for part, *_ in kind.fields.values()] if kind.fields is not None else []
+    if parts and records and all(_is_sound(part, records) and not part.hasobject for part in parts):
+        return not kind.hasobject and kind.num == plain.num and kind.itemsize == plain.itemsize
     same = (kind.num, kind.itemsize, kind.flags) == (plain.num, plain.itemsize, plain.flags)
     return same and kind.fields is None and kind.subdtype is None
 
@@ -124,12 +134,69 @@ def _refuse_old_form(*_: object) -> NoReturn:
     raise pickle.UnpicklingError("it has the form of an old joblib")
 
 
-def main(test_rows: int) -> None:
-    """test_rows: those of the task's test.csv. The agent may have changed that of the workspace."""
-    numpy_pickle.NumpyUnpickler = _TableUnpickler
+class _StandIn:
+    """In the place of all that is no table: it takes what is put into it, and does nothing."""
+
+    def __new__(cls, *_: Any, **__: Any) -> _StandIn:
+        return super().__new__(cls)
+
+    def __call__(self, *_: Any, **__: Any) -> _StandIn:
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def append(self, value: Any) -> None: ...
+
+    add = append
+
+
+class _Models(_Tables):
+    """Likewise: tables as above, and a stand-in for all else, of which it notes the full name."""
+
+    records = True  # as trees have
+    named: ClassVar[set[tuple[str, str]]] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _ALLOWED.get(module, "").split():
+            return super().find_class(module, name)
+        self.named.add((module, name))
+        return _StandIn
+
+    def load_build(self) -> None:
+        if isinstance(self.stack[-2], _StandIn):
+            self.stack.pop()
+        else:
+            super().load_build()
+
+
+def _unpickler(kind: type[_Tables], base: Any) -> Any:
+    """An unpickler of joblib's that makes what `kind` says. joblib calls the `load_build` of the base by name."""
+    rules = {**base.dispatch, pickle.BUILD[0]: kind.load_build}
+    return type(kind.__name__, (kind, base), {"load_build": base.load_build, "dispatch": rules})
+
+
+def _read_by(kind: type[_Tables]) -> None:
+    """Have joblib make what `kind` says, and nothing else."""
+    inner = _unpickler(kind, numpy_pickle.Unpickler)  # of arrays of objects, which are pickles within the pickle
+    numpy_pickle.NumpyUnpickler = _unpickler(kind, numpy_pickle.NumpyUnpickler)
+    numpy_pickle.Unpickler = inner
+    numpy_pickle.pickle = SimpleNamespace(load=lambda file: inner(file).load())  # by which joblib read them before 1.6
     numpy_pickle.load_compatibility = _refuse_old_form
-    # Arrays of objects are pickles within the pickle.
-    numpy_pickle.pickle = SimpleNamespace(load=lambda file: _TableUnpickler("", file, False).load())
+
+
+def look_at_model() -> None:
+    """What cannot be read here may be read by its maker's libraries: only what is sure to fail elsewhere is told."""
+    _read_by(_Models)
+    with contextlib.suppress(Exception):
+        joblib.load("model.pkl")
+    own = sorted(name for module, name in _Models.named if module == "__main__")
+    if own:
+        _say("model.pkl", "unreadable", f"it needs {_listed(own)}, which its maker's program alone defines")
+
+
+def look_at_features(test_rows: int) -> None:
+    """test_rows: those of the task's test.csv. The agent may have changed that of the workspace."""
+    _read_by(_Tables)
     tables = {}
     for name in ("X_train.pkl", "y_train.pkl", "X_test.pkl"):
         print("AT", name, flush=True)
@@ -212,8 +279,12 @@ def _check_columns(X: pd.DataFrame, Z: pd.DataFrame) -> None:
 
 def _say_names(name: str, category: str, columns: list[Any]) -> None:
     if columns:
-        more = f" and {len(columns) - _MOST_NAMES} more" if len(columns) > _MOST_NAMES else ""
-        _say(name, category, ", ".join(map(str, columns[:_MOST_NAMES])) + more)
+        _say(name, category, _listed(columns))
+
+
+def _listed(names: list[Any]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(map(str, names[:_MOST_NAMES])) + more
 
 
 def _say(name: str, category: str, detail: str) -> None:
