@@ -188,6 +188,13 @@ def test_scores_are_brought_to_ten_by_their_scale_and_a_missing_one_is_a_failed_
     assert set(table["role"]) == {"judge"}
 
 
+def test_columns_that_have_the_names_of_fields_need_not_be_named(tmp_path):
+    rows = [{"score": 0.5, "text": "a", "task": n, "who": "b", "outcome": n % 2, "reply": "c"} for n in range(4)]
+    table = table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl", "role=who")
+    assert table["task"].tolist() == ["0", "1", "2", "3"] and table["score"].tolist() == [5.0] * 4
+    assert table["outcome"].tolist() == [0, 1, 0, 1] and set(table["role"]) == {"b"}
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "reason"),
     [

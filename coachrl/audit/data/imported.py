@@ -4,7 +4,7 @@
                 `coachrl.audit.trl.audited` writes them
     verifiers   traces.jsonl of verifiers and prime-rl, and results.jsonl of their earlier editions
     art         trajectories of ART: its Parquet tables, or one group a line
-    jsonl       anything else: one scored reply a line, its columns named
+    jsonl       anything else: one scored reply a line, its columns named where fields have other names
 
 A folder of such files is one run. A reply is one action of one episode. Columns are named as `field=column`; a dot goes
 into a nested object.
@@ -52,7 +52,9 @@ COLUMNS: Mapping[Source, Mapping[str, str]] = {
 _NEEDED = ("score", "text")
 _MOST_STEPS = 10**9
 _MOST_TOKENS = 10**6  # of one reply; each takes room in the run folder
-_NAMED_IN_TRL = ("task", "category", "role", "outcome", "tokens")  # columns that are taken where they are there
+_NAMED_IN_TRL = ("task", "category", "role", "outcome", "tokens")
+_AS_NAMED: Mapping[str, Sequence[str]] = {"trl": _NAMED_IN_TRL, "jsonl": FIELDS}
+"""Columns that are taken, under their own names, where they are there."""
 _NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantage", *_NAMED_IN_TRL})
 _IMPORTED = "imported from "  # and the trainer: the pipeline of such episodes
 _UNMEASURED = "the file names no outcome"
@@ -115,9 +117,8 @@ def import_scores(file: Path, settings: ImportSettings, out: Path) -> Path:
 def _columns(settings: ImportSettings, row: Mapping[str, Any], file: Path) -> dict[str, str]:
     """Field -> column. Raises ConfigError where one that is needed is not named, or one that is named is not there."""
     usual = {name: column for name, column in COLUMNS[settings.source].items() if column in row or name in _NEEDED}
-    columns = {**usual, **settings.columns}
-    if settings.source == "trl":
-        columns = {name: name for name in _NAMED_IN_TRL if name in row} | columns
+    columns = {name: name for name in _AS_NAMED.get(settings.source, ()) if name in row}
+    columns |= {**usual, **settings.columns}
     if settings.source == "trl" and "score" not in columns:
         rewards = [name for name in row if name not in _NO_REWARDS_OF_TRL and not isinstance(row[name], str)]
         if len(rewards) != 1:
