@@ -120,14 +120,19 @@ class _Tables:
 
 
 def _is_sound(kind: np.dtype[Any], records: bool) -> bool:
-    """Whether it is as numpy makes it from its name. One that hides that it holds objects would take any number for
-    one of them, and so run what it likes."""
+    """Whether it is as numpy makes it from its name or, of records of plain numbers, from those of its parts. One that
+    hides that it holds objects would take any number for one of them, and so run what it likes."""
     plain = np.dtype(kind.str)
-    parts = [part for part, *_ in kind.fields.values()] if kind.fields is not None else []
-    if parts and records and all(_is_sound(part, records) and not part.hasobject for part in parts):
-        return not kind.hasobject and kind.num == plain.num and kind.itemsize == plain.itemsize
+    if records and kind.fields is not None:
+        parts, offsets = zip(*((part, offset) for part, offset, *_ in kind.fields.values()), strict=True)
+        if any(part.hasobject or not _is_sound(part, records) for part in parts):
+            return False
+        whole: Any = {"names": list(kind.fields), "formats": parts, "offsets": offsets, "itemsize": kind.itemsize}
+        plain = np.dtype(whole, align=kind.isalignedstruct)
+    elif kind.fields is not None:
+        return False
     same = (kind.num, kind.itemsize, kind.flags) == (plain.num, plain.itemsize, plain.flags)
-    return same and kind.fields is None and kind.subdtype is None
+    return same and kind.subdtype is None
 
 
 def _refuse_old_form(*_: object) -> NoReturn:

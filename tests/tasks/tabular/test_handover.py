@@ -344,3 +344,19 @@ async def test_nothing_that_a_model_names_is_run(sandbox):
         assert await inspect_model(workspace) == FINE
     finally:
         await workspace.close()
+
+
+async def test_records_that_hide_objects_end_the_look_at_a_model(sandbox):
+    """What comes behind them is not read: here a name that would be a fault."""
+    records = """
+def look(*state): return b"\\x80\\x03" + name("numpy", "dtype") + held(("V8", False, True)) + b"R" + held(state) + b"b0c__main__\\nMine\\n."
+"""
+    for part, flags, is_read in (("f8", 16, True), ("f8", 27, False), ("O", 16, False)):
+        state = f"look(3, '|', None, ('a',), {{'a': (np.dtype('{part}'), 0)}}, 8, 1, {flags})"
+        workspace = await sandbox.open({})
+        try:
+            made = await workspace.run(FIT + EVIL + records + f"open('model.pkl', 'wb').write({state})")
+            assert made.state == "ok", made.stderr
+            assert (await inspect_model(workspace) != FINE) is is_read, (part, flags)
+        finally:
+            await workspace.close()
