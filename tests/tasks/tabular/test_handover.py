@@ -41,6 +41,13 @@ async def sandbox():
     await box.close()
 
 
+@pytest_asyncio.fixture(loop_scope="module")
+async def workspace(sandbox):
+    opened = await sandbox.open({})
+    yield opened
+    await opened.close()
+
+
 async def inspected(sandbox, code):
     workspace = await sandbox.open({})
     try:
@@ -98,13 +105,9 @@ async def test_every_fault_is_named_with_its_file_and_columns(sandbox, code, fau
     assert said.splitlines() == faults == [str(fault) for fault in read_faults(said)]
 
 
-async def test_files_that_cannot_be_read_are_faults(sandbox):
-    workspace = await sandbox.open({})
-    try:
-        await workspace.run(FIT + SAVE + "open('X_train.pkl', 'w').write('x')\npd.to_pickle(print, 'y_train.pkl')")
-        faults = read_faults(await inspect_features(workspace, TEST_ROWS))
-    finally:
-        await workspace.close()
+async def test_files_that_cannot_be_read_are_faults(workspace):
+    await workspace.run(FIT + SAVE + "open('X_train.pkl', 'w').write('x')\npd.to_pickle(print, 'y_train.pkl')")
+    faults = read_faults(await inspect_features(workspace, TEST_ROWS))
     assert [(fault.file, fault.category) for fault in faults] == [
         ("X_train.pkl", "unreadable"),
         ("y_train.pkl", "unreadable"),
@@ -136,17 +139,12 @@ async def test_many_odd_columns_are_cut_short_and_odd_names_stay_on_one_line(san
     ],
     ids=["a folder", "fewer rows", "no table"],
 )
-async def test_what_agents_do_to_the_tasks_table_changes_nothing_of_what_is_said(sandbox, code):
-    workspace = await sandbox.open({})
-    try:
-        made = await workspace.run(FIT + SAVE + f"import os; os.remove('test.csv')\n{code}")
-        assert made.state == "ok", made.stderr
-        assert (
-            await inspect_features(workspace, TEST_ROWS)
-            == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
-        )
-    finally:
-        await workspace.close()
+async def test_what_agents_do_to_the_tasks_table_changes_nothing_of_what_is_said(workspace, code):
+    made = await workspace.run(FIT + SAVE + f"import os; os.remove('test.csv')\n{code}")
+    assert made.state == "ok", made.stderr
+    assert (
+        await inspect_features(workspace, TEST_ROWS) == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
+    )
 
 
 async def test_half_a_character_in_a_columns_name_hides_no_other_fault(sandbox):
@@ -217,32 +215,24 @@ open("X_test.pkl", "wb").write(outer + b"\\x80\\x03" + call + held((FORGED,)) + 
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-async def test_a_file_that_speaks_for_itself_is_unreadable_and_runs_nothing(sandbox, name):
-    workspace = await sandbox.open({})
-    try:
-        made = await workspace.run(FIT + SAVE + EVIL + FORGERIES[name])
-        assert made.state == "ok", made.stderr
-        before = await workspace.files()
-        faults = read_faults(await inspect_features(workspace, TEST_ROWS))
-        assert [(fault.file, fault.category) for fault in faults] == [("X_test.pkl", "unreadable")], faults
-        assert not faults[0].detail.startswith(("no table", "reading it ended"))  # it is refused as it is read
-        assert await workspace.files() == before
-    finally:
-        await workspace.close()
+async def test_a_file_that_speaks_for_itself_is_unreadable_and_runs_nothing(workspace, name):
+    made = await workspace.run(FIT + SAVE + EVIL + FORGERIES[name])
+    assert made.state == "ok", made.stderr
+    before = await workspace.files()
+    faults = read_faults(await inspect_features(workspace, TEST_ROWS))
+    assert [(fault.file, fault.category) for fault in faults] == [("X_test.pkl", "unreadable")], faults
+    assert not faults[0].detail.startswith(("no table", "reading it ended"))  # it is refused as it is read
+    assert await workspace.files() == before
 
 
-async def test_modules_of_the_agents_folder_are_not_imported(sandbox):
-    workspace = await sandbox.open({})
-    try:
-        made = await workspace.run(
-            FIT + SAVE + "for name in ('joblib', 'scipy', 'pandas', 'pathlib', 'types', 'pickle'):\n"
-            "    open(name + '.py', 'w').write('print(\"DONE\"); import os; os._exit(0)')\n"
-            "X.loc[0, 'floor'] = None; X.to_pickle('X_train.pkl')"
-        )
-        assert made.state == "ok", made.stderr
-        assert await inspect_features(workspace, TEST_ROWS) == "X_train.pkl: gaps: floor"
-    finally:
-        await workspace.close()
+async def test_modules_of_the_agents_folder_are_not_imported(workspace):
+    made = await workspace.run(
+        FIT + SAVE + "for name in ('joblib', 'scipy', 'pandas', 'pathlib', 'types', 'pickle'):\n"
+        "    open(name + '.py', 'w').write('print(\"DONE\"); import os; os._exit(0)')\n"
+        "X.loc[0, 'floor'] = None; X.to_pickle('X_train.pkl')"
+    )
+    assert made.state == "ok", made.stderr
+    assert await inspect_features(workspace, TEST_ROWS) == "X_train.pkl: gaps: floor"
 
 
 async def test_every_usual_kind_of_column_is_readable(sandbox):
@@ -321,29 +311,21 @@ forest = RandomForestClassifier(5, random_state=0).fit(X, y)
         ),
     ],
 )  # fmt: skip
-async def test_a_model_that_its_makers_program_alone_can_load_is_a_fault(sandbox, code, said):
-    workspace = await sandbox.open({})
-    try:
-        made = await workspace.run(FIT + FITTED + code)
-        assert made.state == "ok", made.stderr
-        assert await inspect_model(workspace) == said
-        loaded = await workspace.run("import joblib; joblib.load('model.pkl')")
-        assert said == FINE or (loaded.state == "error" and read_faults(said)[0].explains(loaded.stderr))
-    finally:
-        await workspace.close()
+async def test_a_model_that_its_makers_program_alone_can_load_is_a_fault(workspace, code, said):
+    made = await workspace.run(FIT + FITTED + code)
+    assert made.state == "ok", made.stderr
+    assert await inspect_model(workspace) == said
+    loaded = await workspace.run("import joblib; joblib.load('model.pkl')")
+    assert said == FINE or (loaded.state == "error" and read_faults(said)[0].explains(loaded.stderr))
 
 
-async def test_nothing_that_a_model_names_is_run(sandbox):
-    workspace = await sandbox.open({})
-    try:
-        made = await workspace.run(
-            "import pickle\nclass Evil:\n    def __reduce__(self): return print, ('model.pkl: unreadable: it needs nobody',)\n"
-            "pickle.dump([Evil(), Evil()], open('model.pkl', 'wb'))"
-        )
-        assert made.state == "ok", made.stderr
-        assert await inspect_model(workspace) == FINE
-    finally:
-        await workspace.close()
+async def test_nothing_that_a_model_names_is_run(workspace):
+    made = await workspace.run(
+        "import pickle\nclass Evil:\n    def __reduce__(self): return print, ('model.pkl: unreadable: it needs nobody',)\n"
+        "pickle.dump([Evil(), Evil()], open('model.pkl', 'wb'))"
+    )
+    assert made.state == "ok", made.stderr
+    assert await inspect_model(workspace) == FINE
 
 
 async def test_records_that_hide_objects_end_the_look_at_a_model(sandbox):
