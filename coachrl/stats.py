@@ -40,8 +40,8 @@ Observations = Mapping[DrawKey, float]
 class Estimate:
     """`value` of `n` actions (or episodes, or groups: `of`) of `tasks` tasks. low, high: None where the data give no
     interval: one task (of a value without limits also one that outweighs all others), or no spread in any resample (p
-    may then be that of a constant). p: two-sided, that the value is
-    its null hypothesis. clusters: as how many equal tasks they count (see `equal_clusters`)."""
+    may then be that of a constant). p: two-sided, that the value is its null hypothesis. clusters: as how many equal
+    tasks they count (see `equal_clusters`)."""
 
     value: float
     low: float | None
