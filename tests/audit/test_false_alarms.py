@@ -7,7 +7,7 @@ from coachrl.audit.data.frame import Scorer, make_frame
 from coachrl.audit.findings import examine_rater
 from coachrl.audit.verdicts import verdicts
 
-REPEATS = 40
+REPEATS = 20
 NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
 
 

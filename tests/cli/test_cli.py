@@ -158,6 +158,7 @@ def test_an_evaluation_of_which_every_episode_broke_has_failed(tmp_path):
     assert done.returncode == 1
 
 
+@pytest.mark.thorough
 def test_a_pipeline_of_ones_own_is_found_in_the_current_folder(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from coachrl.pipelines.base import Pipeline\nfrom coachrl.prompts import parse_prompt\n"

@@ -23,7 +23,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     async def go(*settings: str) -> str:
         """The one line of the error; the command runs beside this loop, which serves its requests."""
-        monkeypatch.setattr(sys, "argv", ["coachrl", "train", "-c", "quickstart", *settings])
+        monkeypatch.setattr(sys, "argv", ["coachrl", "train", "-c", "quickstart", "--model", "tiny-random", *settings])
         with pytest.raises(SystemExit) as caught:
             await asyncio.to_thread(cli.main)
         said = capsys.readouterr().err.strip()

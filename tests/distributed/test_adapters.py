@@ -22,7 +22,7 @@ LORA = {"lora_rank": 4, "lora_alpha": 8}
 SAME, MOVED = 0.01, 0.02  # mean |log-prob| of bfloat16's rounding, and of weights that were not sent
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids=["ZeRO-2", "ZeRO-3"])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.thorough), 3], ids=["ZeRO-2", "ZeRO-3"])
 def backend(request, ray_cluster, model):
     with starter(model) as make:
         yield make("solver", gpus=2, zero_stage=request.param, micro_batch_tokens=64, keep_reference=True, **LORA)

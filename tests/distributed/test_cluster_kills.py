@@ -156,6 +156,7 @@ async def test_a_run_killed_at_every_kind_of_moment_comes_to_its_end(tmp_path, m
     assert not list(run.folder.rglob(".step*"))
 
 
+@pytest.mark.thorough
 @needs_sandbox
 async def test_a_run_whose_trainer_dies_in_an_update_goes_on_by_itself_to_the_figures_of_an_undisturbed_one(
     tmp_path, model, cluster, driver, judge

@@ -29,7 +29,7 @@ PLANPATH = {
 }
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.thorough)])
 async def test_at_grpo_trains_on_candidates_and_follows_the_best(pair, tmp_path, monkeypatch, workers):
     config = configured(tmp_path, PLANPATH | {"rollout.workers": workers})
     run = await train_on(pair, config, monkeypatch, Judge())

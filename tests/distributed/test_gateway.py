@@ -73,7 +73,7 @@ def here(tmp_path, monkeypatch):
     ("app", "workers"),
     [
         ({"run": "cluster_app:solve"}, 2),
-        ({"command": f"{sys.executable} cluster_app.py {{task_file}}"}, 1),
+        pytest.param({"command": f"{sys.executable} cluster_app.py {{task_file}}"}, 1, marks=pytest.mark.thorough),
     ],
 )
 async def test_an_app_is_trained_on_engines_wherever_its_episodes_are_played(pair, here, monkeypatch, app, workers):

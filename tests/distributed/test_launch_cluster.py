@@ -68,7 +68,7 @@ def folder():
     shutil.rmtree(made, ignore_errors=True)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_slurm_job_of_two_nodes_has_one_ray_cluster_and_leaves_none_behind(folder, tmp_path):
     with socket.socket() as probe:
         probe.bind(("", 0))

@@ -145,6 +145,7 @@ async def test_a_worker_that_stands_still_is_ended_and_replaced_as_one_that_dies
     assert pid_of(ray_cluster, workers._handles[0]) != pid
 
 
+@pytest.mark.thorough
 async def test_a_worker_whose_episode_takes_long_is_left_alone(context, specs, workers, ray_cluster, monkeypatch):
     """Also where the episode keeps its event loop busy all the while."""
     monkeypatch.setattr(workers, "_silence_s", SILENCE_S)

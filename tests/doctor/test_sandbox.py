@@ -23,6 +23,7 @@ OPEN_OUTSIDE = {
 }
 
 
+@pytest.mark.thorough
 async def test_the_local_sandbox_holds_every_attempt():
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")

@@ -37,7 +37,7 @@ TASK = Task(
 )
 RIGHT = "```python\ndef square(n):\n    return int(math.pow(n, 2))\n```"
 HALF = "```python\ndef square(n):\n    return n * n if n >= 0 else 0\n```"
-LOOPS = "```python\ndef square(n):\n    while n < 0:\n        pass\n    return n * n\n```"
+LOOPS = "```python\nimport time\n\n\ndef square(n):\n    while n < 0:\n        time.sleep(60)\n    return n * n\n```"
 GOOD_TESTS = "Tests:\n```\nassert square(2) == 4\nassert square(-2) == 4\n```"
 WRONG_TESTS = "```python\nassert square(2) == 4\nassert square(3) == 6\n```"
 PROMPT_STYLES = pytest.mark.parametrize("prompt_style", ["full", "short"])
@@ -379,7 +379,7 @@ async def test_the_advisers_calls_are_in_the_runs_ledger_cache_and_budget(tmp_pa
 async def test_an_adviser_that_cannot_be_asked_stops_before_any_rollout(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     options = ["feedback=coach", "turns=2", "adviser=openai/judge", "adviser_api_base=http://127.0.0.1:1/v1"]
-    overrides = ["coach.max_attempts=1", *(f"pipeline.options.{option}" for option in options)]
+    overrides = ["model=tiny-random", "coach.max_attempts=1", *(f"pipeline.options.{option}" for option in options)]
     config = load_config(find_config("coop_code"), overrides)
     with pytest.raises(CoachUnavailable, match=r"127\.0\.0\.1:1"):
         async with open_components(config, tmp_path / "ledger.jsonl", with_coach=True):

@@ -69,7 +69,7 @@ def test_a_page_takes_its_share_of_every_file_lowest_and_highest_scores_first(ru
 
 
 def test_a_long_run_stays_under_five_megabytes(tmp_path):
-    run = synthetic_run(tmp_path, steps=50, planned=50, tasks=4)
+    run = synthetic_run(tmp_path, steps=25, planned=25, tasks=4)
     long = "x = 1\n" * 2000
     for path in run.episode_files():
         shown = list(read_shown(path, []))

@@ -49,6 +49,7 @@ async def is_refused(sandbox, bait, attempt):
     assert held, detail
 
 
+@pytest.mark.thorough
 @attempts([attempt for attempt in ATTEMPTS if attempt.open_outside])
 async def test_attempt_would_work_without_the_sandbox(unsafe, bait, attempt):
     workspace = await unsafe.open({})

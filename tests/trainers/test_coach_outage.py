@@ -7,6 +7,7 @@ import asyncio
 import importlib.util
 
 import pytest
+from cases import every
 from command_line import coachrl
 from rich.console import Console
 from test_kills import SETTINGS
@@ -98,7 +99,7 @@ async def test_beyond_the_stated_share_the_run_stops_and_goes_on_when_the_coach_
     assert script.run.metrics()[-1]["coach/failed_fraction"] == 0.0
 
 
-@pytest.mark.parametrize(("calls", "ended_in"), [(22, "step 3"), (16, "audit after step 2")])
+@pytest.mark.parametrize(("calls", "ended_in"), every(2, [(22, "step 3"), (16, "audit after step 2")]))
 async def test_what_the_audit_of_a_run_asks_counts_in_its_budget_and_no_step_is_lost(outage, calls, ended_in):
     """Every call costs $16: one before the run, six in a step, and six in the audit of every step but the first."""
     script, begun = outage

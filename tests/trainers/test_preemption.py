@@ -7,6 +7,7 @@ import signal
 
 import pytest
 import small_runs
+from cases import every
 from rich.console import Console
 
 from coachrl.commands import interrupt
@@ -66,12 +67,15 @@ def terminate_when(monkeypatch, kind, method, step):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "method", "call", "last_whole"),
-    [
-        (Trainer, "_play", 1, 0),  # its episodes are given up: nothing is trained yet
-        (Trainer, "_play", 3, 2),
-        (TorchBackend, "update", 2, 2),  # it changes weights, so that the step is finished first
-        (TorchBackend, "sync_weights", 1, 1),
-    ],
+    every(
+        2,
+        [
+            (Trainer, "_play", 1, 0),  # its episodes are given up: nothing is trained yet
+            (Trainer, "_play", 3, 2),
+            (TorchBackend, "update", 2, 2),  # it changes weights, so that the step is finished first
+            (TorchBackend, "sync_weights", 1, 1),
+        ],
+    ),
 )
 def test_a_run_that_is_asked_to_end_goes_on_from_the_last_whole_step(
     configured, monkeypatch, figures_of_the_whole, kind, method, call, last_whole

@@ -213,6 +213,7 @@ if os.environ.pop("FAULTY", None):  # not in the sandbox's
 """
 
 
+@pytest.mark.thorough
 def test_the_command_goes_on_in_new_processes_so_many_times(one_layer_model, tmp_path):
     """Each makes a step and fails. Its standard streams and its number stay; files of the current folder that are
     called like modules of Python's own are none."""

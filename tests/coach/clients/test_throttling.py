@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import virtual_time
+from cases import every
 
 from coachrl.coach.clients.base import ChatRequest, Provider, Reply
 from coachrl.coach.clients.budget import Budget
@@ -157,7 +158,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("per_s", "kind", "refusal"), CASES)
+@pytest.mark.parametrize(("per_s", "kind", "refusal"), every(4, CASES))
 def test_a_quota_loses_no_call_and_is_used_to_nine_tenths(
     per_s: int, kind: str, refusal: tuple[int, float, str]
 ) -> None:

@@ -25,7 +25,7 @@ def check(candidate):
         pass
     assert candidate(2) == 4
 """
-HANGS = "def f(i):\n    while i == 5:\n        pass\n    return i * i"
+HANGS = "import time\ndef f(i):\n    while i == 5:\n        time.sleep(60)\n    return i * i"
 
 
 async def run(workspace, program, suite=LOOP, timeout_s=None):

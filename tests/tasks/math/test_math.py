@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cases import every
 from hypothesis import given
 from hypothesis import strategies as st
 from math_files import load_math
@@ -242,7 +243,7 @@ def test_no_answer(reply: str) -> None:
     assert "7 (3 + 4)" in outcome.summary
 
 
-@pytest.mark.parametrize("hostile", ["9^{9^9}", "99999999!", "x^{100000}+1=(x+1)^{5000}"])
+@pytest.mark.parametrize("hostile", every(3, ["9^{9^9}", "99999999!", "x^{100000}+1=(x+1)^{5000}"]))
 def test_hostile_answer_costs_the_child_only(hostile: str) -> None:
     judge = MathJudge()
     try:

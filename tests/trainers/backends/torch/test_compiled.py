@@ -102,6 +102,7 @@ def test_a_machine_without_a_working_compiler_is_told_so(folder, monkeypatch):
         TrainablePolicy(folder, with_settings(EXACT, compile=True), CPU)
 
 
+@pytest.mark.thorough
 def test_layers_that_give_something_else_are_refused(folder, monkeypatch, traced_by):
     traced_by("aot_eager")
     real = compiled._states

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from cases import every
 
 pytest.importorskip("torch")
 
@@ -51,7 +52,7 @@ def updated(folder, given, base=None, **settings):
     return stats, {name: weight.detach().clone() for name, weight in policy._trained.items()}, policy
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", every(2, ["float32", "bfloat16"]))
 @pytest.mark.parametrize(
     "settings", [{}, {"lora_rank": 4}, {"micro_batch_tokens": 128}], ids=["all weights", "adapter", "micro-batches"]
 )
