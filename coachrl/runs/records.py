@@ -74,10 +74,10 @@ def read_scores(path: Path, problems: list[str]) -> Iterator[CoachScore]:
 
 def episode_record(episode: Episode, scores: Mapping[str, CoachScore]) -> dict[str, Any]:
     """Plain data of an episode; each action carries its coach score under "score", or null."""
-    record = dataclasses.asdict(episode)
+    record = _plain(Episode, episode)
     for action in (*record["actions"], *record["rejected_candidates"]):
         score = scores.get(action["id"])
-        action["score"] = dataclasses.asdict(score) if score is not None else None
+        action["score"] = _plain(CoachScore, score) if score is not None else None
     return record
 
 
@@ -156,6 +156,12 @@ def _without_nulls(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
     return fields
 
 
+def _plain(kind: Any, value: object) -> dict[str, Any]:
+    """What `dataclasses.asdict` gives, which copies token by token and takes twenty times as long."""
+    plain: dict[str, Any] = _adapter(kind).dump_python(value, warnings=False)
+    return plain
+
+
 def _checked_score(raw: Any, place: str = "") -> CoachScore:
     """As `_checked`: a score off the scale would move every mean that it goes into."""
     score = _checked(CoachScore, raw, place)
@@ -176,8 +182,13 @@ def _checked(kind: Callable[..., _T], raw: Any, place: str = "") -> _T:
 
 
 @cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+@cache
 def _validator(kind: Any) -> SchemaValidator:
-    return SchemaValidator(_strict(TypeAdapter(kind).core_schema))
+    return SchemaValidator(_strict(_adapter(kind).core_schema))
 
 
 def _strict(schema: Any) -> Any:
