@@ -27,6 +27,7 @@ SITUATIONS = {
     "code_failed": "Its code failed by its own fault",
     "nothing_saved": "It ended its part without a file that it owed, though nothing that it needed was missing",
     "unfit_files": "It handed on files that the next agent cannot use as they are",
+    "false_report": "It said that a file which it had been given is missing, and saved nothing",
     "wrong_estimator": "Its model is of the wrong kind: a classifier for amounts, or a regressor for classes",
     "cut": "The reply was cut off at its length limit",
 }

@@ -20,6 +20,9 @@ _ABSENCE = re.compile(
     r"not (?:found|available|there|present|exist)|n't (?:exist|find|there)",
     re.IGNORECASE,
 )
+_MISSING = re.compile(
+    r"(?<!not )(?<!no )(?<!none )(?<!nothing )\b(?:missing|absent)\b(?! (?:value|data|entr|cell))", re.IGNORECASE
+)
 _FITS = re.compile(r"\w*fit\w*|train|lstsq|p?inv|solve|minimize|least_squares|cross_validate|backward")
 _NO_MODEL = re.compile(r"NotFittedError|[Pp]ickl|EOFError|no attribute 'predict")
 _EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.MULTILINE)
@@ -29,6 +32,7 @@ FILE_CAPS = parse_caps(
             "failed": 3,
             "nothing_saved": 3,
             "unfit_files": 4,
+            "false_report": 2,
             "wrong_estimator": 3,
             "roc_auc": {"from": {0.85: 9, 0.75: 8, 0.65: 6, 0.55: 4}, "else": 3},
             "accuracy": {"from": {0.85: 9, 0.75: 8, 0.65: 6, 0.55: 4}, "else": 3},
@@ -38,7 +42,8 @@ FILE_CAPS = parse_caps(
     "rules",
 )
 """MAPPA's own caps; one for an estimator of the wrong kind, which the paper has a coach look for (Sec. 4.2); one for
-features that no model can use: while they paid like others, engineers learned to leave out the work."""
+features that no model can use: while they paid like others, engineers learned to leave out the work; one for a file
+that is called missing and is there: while that paid as a look at the data, analysts learned to say nothing else."""
 
 
 def file_rules(request: CoachRequest) -> list[Rule]:
@@ -54,6 +59,7 @@ def file_rules(request: CoachRequest) -> list[Rule]:
         rules.append(Cap(1, "ran the same failing code again"))
     if request.action.finish_reason == "length":
         rules.append(RubricPoints(-1, 0, "the reply hit the length limit"))
+    rules += _false_report(request)
     rules += _unfit_outputs(request)
     rules += _wrong_estimator(request)
     rules += _unfitted_model(request)
@@ -132,6 +138,18 @@ def _deliverables_owed(request: CoachRequest) -> list[Rule]:
     ]
     at_most = FILE_CAPS.of_situation("nothing_saved")
     return [Cap(at_most, f"ended its part without {', '.join(waiting)}")] if waiting else []
+
+
+def _false_report(request: CoachRequest) -> list[Rule]:
+    """The agent that was given all that it needs, saves nothing and says that some of it is missing. Where something is
+    missing indeed, a list of what is there and what is not is no lie."""
+    if _missing_inputs(request) or len(_missing_outputs(request)) < len(request.role.required_files):
+        return []
+    lines = [line for line in _said(request).splitlines() if _MISSING.search(line)]
+    named = [name for name in request.role.needed_files if any(name in line for line in lines)]
+    if not named:
+        return []
+    return [Cap(FILE_CAPS.of_situation("false_report"), f"said that {', '.join(named)} is missing, which was there")]
 
 
 def _unfit_outputs(request: CoachRequest) -> list[Rule]:
@@ -233,9 +251,14 @@ def _blamed_faults(request: CoachRequest) -> list[FileFault]:
 
 def _reported_by_code(request: CoachRequest) -> bool:
     """Whether there are missing inputs, and what the code printed, or the prose around it, names each as missing."""
-    execution, missing = request.action.execution, _missing_inputs(request)
-    said = _CODE_BLOCK.sub("", visible(request.action.text)) + "\n" + (execution.stdout if execution else "")
+    missing, said = _missing_inputs(request), _said(request)
     return bool(missing) and all(_says_missing(said, name) for name in missing)
+
+
+def _said(request: CoachRequest) -> str:
+    """The prose around the code, and what the code printed."""
+    execution = request.action.execution
+    return _CODE_BLOCK.sub("", visible(request.action.text)) + "\n" + (execution.stdout if execution else "")
 
 
 def _reported_everything(request: CoachRequest) -> bool:

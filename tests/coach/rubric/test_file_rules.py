@@ -108,6 +108,27 @@ def test_who_ends_its_part_and_reports_only_some_of_what_is_missing_owes_its_fil
         assert scored(make_action("analyst", said, turn=1))[0] == score
 
 
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [
+        ("missing: X_test.pkl, model.pkl", 2),
+        ("model.pkl is absent", 2),
+        ("nothing missing: X_test.pkl, model.pkl", 5),
+        ("model.pkl is not missing", 5),
+        ("missing values in X_test.pkl: 3", 5),
+        ("X_test.pkl has no missing values", 5),
+        ("missing.txt is no file of this task", 5),
+    ],
+)
+def test_who_calls_a_file_missing_that_it_was_given_is_paid_for_no_look_at_the_data(said: str, score: float) -> None:
+    printed = Execution("ok", stdout=f"{said}\n")
+    assert scored(coded("analyst", "look()", printed, before=NEEDED))[0] == score
+    assert scored(coded("analyst", "look()", replace(printed, state="error"), before=NEEDED))[0] == min(score, 4.5)
+    saved = coded("analyst", "save()", printed, before=NEEDED, after=("submission.csv",))
+    assert scored(saved)[0] == 9, "what is said beside a job that is done is no report"
+    assert scored(coded("analyst", "look()", printed, before=NEEDED[:1]))[0] >= 5, "one of them is missing indeed"
+
+
 @pytest.mark.parametrize("said", ["isn't there", "doesn't exist", "couldn't find it", "not available", "can't be read"])
 def test_absence_has_many_words(said: str) -> None:
     assert scored(make_action("analyst", f"model.pkl {said}", before=NEEDED[:1]))[0] == 7
