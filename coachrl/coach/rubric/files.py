@@ -24,6 +24,7 @@ _MISSING = re.compile(
     r"(?<!not )(?<!no )(?<!none )(?<!nothing )\b(?:missing|absent)\b(?! (?:value|data|entr|cell))", re.IGNORECASE
 )
 _FITS = re.compile(r"\w*fit\w*|train|lstsq|p?inv|solve|minimize|least_squares|cross_validate|backward")
+_LISTS_FILES = frozenset({"listdir", "scandir", "walk", "glob", "iglob", "rglob", "iterdir"})
 _NO_MODEL = re.compile(r"NotFittedError|[Pp]ickl|EOFError|no attribute 'predict")
 _EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.MULTILINE)
 FILE_CAPS = parse_caps(
@@ -97,9 +98,16 @@ def _code_ran(request: CoachRequest) -> RubricPoints:
         return RubricPoints(6 + share, 10, f"code ran, most required files saved, not {names}")
     if share > 0:
         return RubricPoints(5 + share, 10, f"code ran, few required files saved, not {names}")
-    if printed:
+    if printed and _looks_at_files(request):
         return RubricPoints(5, 10, f"code ran and looked at the data, saved nothing of {names}")
-    return RubricPoints(4, 10, f"code ran, printed nothing, saved nothing of {names}")
+    did = "looked at no file" if printed else "printed nothing"
+    return RubricPoints(4, 10, f"code ran, {did}, saved nothing of {names}")
+
+
+def _looks_at_files(request: CoachRequest) -> bool:
+    """Whether the code names a file that is there, or lists what is."""
+    code = request.action.code or ""
+    return any(name in code for name in request.action.files_before) or not _LISTS_FILES.isdisjoint(called_in(code))
 
 
 def _code_failed(request: CoachRequest) -> RubricPoints:

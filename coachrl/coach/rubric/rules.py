@@ -9,7 +9,7 @@ cap. Six rubrics, by what the role is:
     7           reported each missing upstream file by name, in words or in what the code printed
     6.5-7       code ran, most files saved          5-5.5  code ran, few saved        5  ran, looked at the data
     5           crashed on a file that an upstream agent owed, or saved unfit for use
-    4-5         own bug                             4      ran, printed and saved nothing
+    4-5         own bug                             4      ran, saved nothing, and printed nothing or looked at no file
     0-1         no code
     caps: 3 for ending the part without a file that a later agent needs (or the final deliverable), unless its own
     inputs were missing or unfit; 4 for features that hold text or gaps, or whose rows or columns differ, and for a

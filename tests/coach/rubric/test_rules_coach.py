@@ -174,8 +174,8 @@ def test_levels_of_an_agent_that_must_save_files() -> None:
     assert at("x = 1", SILENT, ALL, turn=1) == 8
     assert at("x = 1", OK, ALL[:2]) == pytest.approx(6.67)
     assert at("x = 1", OK, ALL[:1]) == pytest.approx(5.33)
-    assert at("x = 1", OK, ()) == 5
-    assert at("x = 1", SILENT, ()) == 4
+    assert at("x = os.listdir()", OK, ()) == 5
+    assert at("x = 1", OK, ()) == at("x = os.listdir()", SILENT, ()) == 4
     assert 4 <= at("x = df['age']", CRASH, ALL[:1]) <= 5
     assert at("x = (", Execution("error", stderr="SyntaxError: '(' was never closed"), ()) == 4
     assert score(request_for(make_action("engineer", "I would load the data."))) == 1
