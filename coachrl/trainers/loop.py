@@ -41,6 +41,7 @@ from coachrl.trainers.callbacks import Callback, StepAudit
 from coachrl.trainers.checkpointer import Checkpointer
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.limits import require_training, too_much_failed
+from coachrl.trainers.masking import training_samples
 from coachrl.trainers.metrics import (
     Clock,
     behavior_metrics,
@@ -53,7 +54,6 @@ from coachrl.trainers.rollout.kept_replies import KeptReplies
 from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
-from coachrl.trainers.samples import to_samples
 from coachrl.trainers.schedule import all_specs, further_specs, step_specs
 from coachrl.types import CoachScore, Episode, SamplingParams, Task
 
@@ -184,7 +184,7 @@ class Trainer:
         clock.lap("coach")
         await self._unless_ending(self._checkpointer.written())
         clock.lap("checkpoint")
-        samples = to_samples(episodes, self.config.train.mask_truncated)
+        samples = training_samples(episodes, self.pipeline.roles, self.config.train)
         samples = await self._rollouts.run(self.backend.with_reference, samples)
         if self.algorithm.needs_trainer_logprobs:
             samples = await self._rollouts.run(self.backend.with_trainer_logprobs, samples)
@@ -235,7 +235,7 @@ class Trainer:
         fresh = episodes
         while further:
             scores |= await self._settle(fresh)
-            samples = to_samples(episodes, self.config.train.mask_truncated)
+            samples = training_samples(episodes, self.pipeline.roles, self.config.train)
             compared = self._tasks_compared(episodes, self._rewards(episodes, scores), samples)
             missing = self.config.train.tasks_per_step - compared
             if missing <= 0:

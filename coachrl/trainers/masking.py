@@ -6,25 +6,50 @@ An action whose coach score failed has no reward. That is never counted as 0: th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from coachrl.config import TrainConfig
 from coachrl.text import counted
 from coachrl.trainers.backends.base import Samples
-from coachrl.trainers.samples import TRUNCATED, all_samples, changed
-from coachrl.types import TrainSample
+from coachrl.trainers.samples import TRUNCATED, all_samples, changed, to_samples
+from coachrl.types import Episode, Role, TrainSample
 
 Rewards = Mapping[str, float | None]
 """Action id -> its reward, or None where there is none to be had."""
 
 WHY_LEFT_OUT = {
     "truncated": "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them",
+    "blocked": "a file that an earlier agent owed was not there; train.mask_blocked=false trains on them",
     "unscored": "no score of the coach (coach.max_failed_fraction says how many may fail), or None of your own reward",
     "group_of_one": "nothing to compare with; train.group_size=2 or more",
     "no_spread": "all of a group scored alike; a larger train.group_size, or sampling.candidates of a tree",
 }
 """Why an action is left out of the update (`masked_because`), with the setting that decides it."""
+
+
+def training_samples(episodes: Sequence[Episode], roles: Iterable[Role], settings: TrainConfig) -> Samples:
+    """The samples of a step: `to_samples`, less what the settings leave out."""
+    samples = to_samples(episodes, settings.mask_truncated)
+    if not settings.mask_blocked:
+        return samples
+    return masked_for(samples, {action_id: "blocked" for episode in episodes for action_id in blocked(episode, roles)})
+
+
+def blocked(episode: Episode, roles: Iterable[Role]) -> list[str]:
+    """The ids of actions whose agent waited for a file in vain: it was not there in this turn of its nor in an earlier
+    one (what was there it took away itself), and the action did not leave all that the role owes all the same."""
+    by_name = {role.name: role for role in roles}
+    given: dict[str, set[str]] = {}
+    found = []
+    for action in sorted(episode.all_actions, key=lambda action: action.index):
+        role, had = by_name[action.role], given.setdefault(action.role, set())
+        had.update(action.files_before)
+        owes = set(role.required_files)
+        if not had.issuperset(role.needed_files) and not (owes and owes.issubset(action.files_after)):
+            found.append(action.id)
+    return found
 
 
 def mask_unscored(samples: Samples, rewards: Rewards) -> Samples:

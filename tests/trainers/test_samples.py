@@ -5,9 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coachrl.config import TrainConfig
+from coachrl.prompts import parse_prompt
 from coachrl.testing.actions import make_action
+from coachrl.trainers.masking import training_samples
 from coachrl.trainers.samples import to_samples
-from coachrl.types import Episode, Outcome
+from coachrl.types import Episode, Outcome, Role
+
+ASK = parse_prompt("---\nfields: [problem]\n---\n{{problem}}", "ask")
 
 
 def action(name, *, role="a", policy="shared", index=0, finish_reason="stop", infra_error=None, candidate=0):
@@ -84,3 +89,27 @@ def test_what_must_not_be_trained_on_keeps_its_place_with_a_mask_of_zeros(
     sample = only(to_samples([played], mask_truncated))
     assert sample.masked_because == reason
     assert sample.mask_L.tolist() == ([0, 0] if reason else [1, 1])
+
+
+OWES = (Role("a", "p", ASK, required_files=("x",)), Role("b", "p", ASK, needed_files=("x",), required_files=("y",)))
+
+
+@pytest.mark.parametrize(
+    ("parts", "blocked"),
+    [
+        ([("a", (), ("x",)), ("b", ("x",), ("x", "y"))], []),
+        ([("a", (), ()), ("b", (), ()), ("b", (), ())], ["e/1", "e/2"]),
+        ([("a", (), ()), ("b", (), ("x", "y"))], []),  # it made all of it itself
+        ([("a", (), ("x",)), ("b", ("x",), ()), ("b", (), ())], []),  # it took away what it had been given
+        ([("a", (), ()), ("b", (), ("x",)), ("b", ("x",), ("x",))], ["e/1"]),
+    ],
+)
+def test_who_waits_for_a_file_in_vain_is_left_out_where_the_run_says_so(parts, blocked):
+    actions = [
+        replace(action(f"e/{index}", role=role, index=index), files_before=before, files_after=after)
+        for index, (role, before, after) in enumerate(parts)
+    ]
+    for mask_blocked in (True, False):
+        samples = training_samples([episode(*actions)], OWES, TrainConfig(mask_blocked=mask_blocked))
+        left_out = {s.action_id: s.masked_because for s in samples["shared"] if not s.mask_L.any()}
+        assert left_out == (dict.fromkeys(blocked, "blocked") if mask_blocked else {})
