@@ -20,7 +20,6 @@ from command_line import coachrl
         (["train", "-c", "quickstart", "pipeline.roles.verifer.max_turns=1"], ["verifer", "verifier"]),
         (["train", "-c", "quickstart", "policies.solver.trainable=false"], ["solver", "problem_solver"]),
         (["train", "-c", "quickstart", "--coach", "gemini-2.5-prp"], ["gemini-2.5-pr"]),
-        (["train", "-c", "quickstart", "--model", "./no/such/model"], ["no/such/model"]),
         (
             ["train", "-c", "quickstart", "tasks.source=math", "tasks.train=no.json", "tasks.heldout=no.json"],
             ["no.json"],

@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 from gateway_apps import LOOK_UP, user
+from thinking import ThinkingTokenizer
 
 from coachrl.errors import ContextOverflow, PolicyError
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply
@@ -72,13 +73,6 @@ def test_who_says_something_counts_in_what_is_asked_and_not_in_a_reply():
     talk = (question, {**reply, "name": "planner"}, user("b"))
     assert read(known, *talk).startswith("[one?]ONE")
     assert read(known, {**question, "name": "Bob"}, *talk[1:]).startswith("<user>")
-
-
-class ThinkingTokenizer(CharacterTokenizer):
-    """Its prompts show where a reply is opened with thinking."""
-
-    def encode_chat(self, messages, thinking=False, tools=()):
-        return (*super().encode_chat(messages), *map(ord, "<thinks>" * thinking))
 
 
 def test_thinking_is_opened_before_each_reply_but_one_that_must_begin_with_a_call():
