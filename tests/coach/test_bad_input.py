@@ -72,6 +72,13 @@ async def test_what_the_provider_refuses(run, model: str, code: int, words: str)
         assert len(server.requests) == 1
 
 
+async def test_of_several_variables_that_are_missing_each_is_named(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_API_KEY", "AZURE_API_BASE", "AZURE_API_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+    words = "needs a key: set AZURE_API_BASE and AZURE_API_KEY and AZURE_API_VERSION in the environment"
+    assert words in await run("--coach", "azure/gpt-4o")
+
+
 @pytest.mark.parametrize("model", ["openai/mine", "gpt-4o", "anthropic/claude-sonnet-4-5"])
 async def test_a_server_that_wants_a_key_which_is_not_set(run, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
