@@ -142,17 +142,17 @@ def _yaml_reason(wrong: yaml.YAMLError, text: str) -> str:
     return f"{place}: {problem}" if isinstance(wrong, _NotAsItLooks) else f"{place}: not YAML: {problem}"
 
 
-def parse_yaml(text: str, where: str, error: type[CoachrlError] = ConfigError) -> Any:
-    """The data of a YAML text. where: the file or the override, for the message. Raises `error`."""
+def parse_yaml(text: str, where: str) -> Any:
+    """The data of a YAML text. where: the file or the override, for the message. Raises ConfigError."""
     if len(text) > MAX_YAML_CHARS:
-        raise error(f"{where}: {len(text):,} characters; YAML of at most {MAX_YAML_CHARS:,} is read")
+        raise ConfigError(f"{where}: {len(text):,} characters; YAML of at most {MAX_YAML_CHARS:,} is read")
     try:
         value = yaml.load(text, _Loader)
         _check_plain(value)
     except yaml.YAMLError as wrong:
-        raise error(f"{where}{_yaml_reason(wrong, text)}") from wrong
+        raise ConfigError(f"{where}{_yaml_reason(wrong, text)}") from wrong
     except (ValueError, RecursionError, LookupError, AttributeError, TypeError, ArithmeticError) as wrong:
-        raise error(f"{where}: not YAML: {_reason(wrong)}; put text in quotes") from wrong
+        raise ConfigError(f"{where}: not YAML: {_reason(wrong)}; put text in quotes") from wrong
     return value
 
 

@@ -138,9 +138,7 @@ class Resampler:
         return Sums(point, boot.reshape(self.resamples, cells, columns))
 
 
-def estimate_mean(
-    observations: Observations, limits: Limits = UNLIMITED, of: str = "episodes", seed: int = 0
-) -> Estimate:
+def estimate_mean(observations: Observations, limits: Limits = UNLIMITED) -> Estimate:
     """Mean of some observations, its interval over their clusters. Raises ValueError where there is no observation."""
     if not observations:
         raise ValueError("an estimate needs at least one observation")
@@ -148,21 +146,19 @@ def estimate_mean(
     clusters, codes_N = np.unique([cluster for (cluster, _), _ in ordered], return_inverse=True)
     values_N = np.array([value for _, value in ordered], dtype=np.float64)
     everywhere_N = np.zeros(len(values_N), np.int64)
-    sums = Resampler(len(clusters), seed=seed).sums(codes_N, everywhere_N, (values_N,), 1)
+    sums = Resampler(len(clusters)).sums(codes_N, everywhere_N, (values_N,), 1)
     means_R = ratio(sums.boot_RKV[:, 0, 1], sums.boot_RKV[:, 0, 0])
     mean, equal = float(values_N.mean()), equal_clusters(np.bincount(codes_N))
     if equal > 1 and np.isfinite(limits).all() and mean in limits:  # of a difference, too
-        return at_limit(mean, len(values_N), len(clusters), of, 0.0, limits, equal)
-    return estimate(mean, means_R, len(values_N), len(clusters), of=of, limits=limits, clusters=equal)
+        return at_limit(mean, len(values_N), len(clusters), "episodes", 0.0, limits, equal)
+    return estimate(mean, means_R, len(values_N), len(clusters), of="episodes", limits=limits, clusters=equal)
 
 
-def paired_difference(
-    before: Observations, after: Observations, limits: Limits = UNLIMITED, seed: int = 0
-) -> Estimate | None:
+def paired_difference(before: Observations, after: Observations, limits: Limits = UNLIMITED) -> Estimate | None:
     """Mean of after - before over the draws that both hold; None where they share none. limits: of either side."""
     common = {key: after[key] - before[key] for key in before if key in after}
     widest = limits[1] - limits[0]
-    return estimate_mean(common, (-widest, widest), seed=seed) if common else None
+    return estimate_mean(common, (-widest, widest)) if common else None
 
 
 def correlation(

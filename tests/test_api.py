@@ -75,11 +75,6 @@ def test_the_package_is_marked_as_typed():
     assert (Path(coachrl.__file__).parent / "py.typed").is_file()
 
 
-def test_the_module_is_the_command_line():
-    done = subprocess.run([sys.executable, "-m", "coachrl", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == coachrl.__version__
-
-
 def test_settings_are_said_by_section_by_dotted_key_by_word_and_by_object():
     config = coachrl.configure(
         "quickstart", train={"steps": 3}, **{"eval.every": 2}, coach=half, tasks="word-problems", reward="environment",

@@ -4,6 +4,7 @@ circle, imports inside functions included."""
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -57,6 +58,7 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
             yield from imported_names(node)
 
 
+@functools.cache
 def imports() -> dict[str, set[str]]:
     """Module -> the modules of the package that it names in its imports."""
     known = modules()
@@ -159,6 +161,18 @@ def test_what_comes_before_the_first_line_of_a_run_imports_no_torch() -> None:
     code = (
         "import sys, coachrl.cli.main, coachrl.commands.build, coachrl.commands.configure, coachrl.runs.folder\n"
         "print(sorted({'torch', 'transformers', 'sklearn', 'scipy', 'pandas'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_whoever_acts_scores_and_reports_imports_no_torch_and_no_providers_library() -> None:
+    rooms = ("sandbox", "tasks", "coach", "pipelines", "report", "audit")
+    programs = re.compile(r"_program$|\.inside\b")  # that run as processes of their own
+    names = [module for module in modules() if room(module) in rooms and not programs.search(module)]
+    code = (
+        f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\n"
+        "print(sorted({'torch', 'transformers', 'trl', 'litellm', 'google.genai'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -145,7 +145,7 @@ def _calibration(found: Findings, calibration: Calibration) -> list[AuditVerdict
     if not overall:
         why = next(iter(calibration.notes), "no last action has a score")
         return [say("unknown", text=f"how well scores predict the outcome could not be measured: {why}")]
-    made = [_auc(found, "the last action's score", overall[0])]
+    made = [_auc(found, overall[0])]
     for prediction in calibration.predictions:
         if prediction.of != "last action" and _is_inverted(found, prediction):
             text = f"scores {prediction.of} lower where the team succeeds: {_shown_auc(prediction, found.pipeline)}"
@@ -172,8 +172,9 @@ def _shown_auc(prediction: Prediction, pipeline: str) -> str:
     return f"AUC {auc.interval()} ({auc.size})" + (f"; {circular_words(pipeline)}" if prediction.circular else "")
 
 
-def _auc(found: Findings, what: str, prediction: Prediction) -> AuditVerdict:
+def _auc(found: Findings, prediction: Prediction) -> AuditVerdict:
     say, auc, shown = _speaker(found, "auc"), prediction.auc, _shown_auc(prediction, found.pipeline)
+    what = "the last action's score"
     low, high = auc.bounds
     too_few = f"too few episodes to say whether {what} predicts the outcome, {shown}"
     # 0.5 without any spread: all scores are equal.

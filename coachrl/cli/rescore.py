@@ -46,7 +46,7 @@ def rescore(
     config = rescore_config(run, overrides or [], coach.of_a_saved_run())
     by = rescored_by(config, repeat)
     try:
-        with _progress("actions") as progress:
+        with _progress() as progress:
             which = ActionFilter(failed_only, sample, seed)
             done = run_in_loop(rescore_run(run, config, by, which, progress, make_coach_pool))
     except KeyboardInterrupt:
@@ -65,7 +65,7 @@ def rescore(
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Any]:
+def _progress() -> Iterator[Any]:
     """A function of (done, total) that moves a bar on a terminal."""
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -77,7 +77,7 @@ def _progress(what: str) -> Iterator[Any]:
         transient=True,
         disable=not err.is_terminal,
     ) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task("actions", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

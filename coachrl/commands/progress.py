@@ -126,10 +126,7 @@ def step_line(metrics: Mapping[str, Any]) -> str:
     if metrics.get("coach/failed_fraction"):
         parts.append(f"{metrics['coach/failed_fraction']:.0%} of coach calls failed")
     if "time/step_s" in metrics:
-        rate = metrics.get("time/rollout_tokens_per_s")
-        if rate is None:  # a line of an earlier version
-            rate = metrics["tokens/generated"] / max(metrics["time/rollout_s"], 1e-9)
-        parts.append(f"{metrics['time/step_s']:.0f} s ({rate:.0f} tokens/s)")
+        parts.append(f"{metrics['time/step_s']:.0f} s ({metrics['time/rollout_tokens_per_s']:.0f} tokens/s)")
     if metrics.get("cost/usd"):
         parts.append(f"${metrics['cost/usd']:.3f}")
     if "eval/success" in metrics:

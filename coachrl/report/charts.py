@@ -173,9 +173,9 @@ class _Plane:
         low, high = self.y_range
         return round(self.height - bottom - (value - low) / (high - low) * (self.height - top - bottom), 1)
 
-    def path(self, css: str, points: Iterable[Point], close: str = "") -> Markup:
+    def path(self, css: str, points: Iterable[Point]) -> Markup:
         corners = "L".join(f"{self.x(x)} {self.y(y)}" for x, y in points)
-        return Markup('<path class="{}" d="M{}{}"/>').format(css, corners, close)
+        return Markup('<path class="{}" d="M{}"/>').format(css, corners)
 
     def dot(self, x: float, y: float, color: str, radius: float, words: str) -> Markup:
         return Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(
@@ -238,5 +238,5 @@ def _areas(plane: _Plane, all_series: Sequence[Series]) -> list[Markup]:
             floor[step] = low + value
             top += [(step - 0.5, low + value), (step + 0.5, low + value)]
             bottom += [(step - 0.5, low), (step + 0.5, low)]
-        areas.append(plane.path(f"area {series.color}", [*top, *reversed(bottom)], close="Z"))
+        areas.append(plane.path(f"area {series.color}", [*top, *reversed(bottom)]))
     return areas

@@ -124,7 +124,7 @@ def _math(settings: MathTasks, seed: int) -> Sets:
 def _dsbench(settings: DSBenchTasks) -> Sets:
     from coachrl.tasks.tabular.dsbench import load_dsbench
 
-    root = _folder(_given(settings.root, "tasks.root", settings.source), "tasks.root")
+    root = _folder(_given(settings.root, "tasks.root", settings.source))
     prompts = settings.cleaned_prompts or _in_root(root, "cleaned_prompts.json")
 
     def load(path: Path | None, name: str, count: int | None) -> list[Task]:
@@ -166,11 +166,11 @@ def _given(path: P | None, key: str, source: str) -> P:
     return path
 
 
-def _folder(path: Path, key: str) -> Path:
+def _folder(root: Path) -> Path:
     """Raises TaskError that names the nearest folder where there is none."""
-    if not path.is_dir():
-        raise TaskError(f"{key}: no folder {path}{nearest_beside(path)}")
-    return path
+    if not root.is_dir():
+        raise TaskError(f"tasks.root: no folder {root}{nearest_beside(root)}")
+    return root
 
 
 def _in_root(root: Path, name: str) -> Path | None:

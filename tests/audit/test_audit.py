@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import subprocess
-import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from audit_runs import ROLES, change_scores, fair, likes_sums, write_rescore, write_run
@@ -146,10 +143,14 @@ def test_a_stratum_of_one_task(tmp_path):
     assert [verdict(audit, topic).grade for topic in ("length", "style", "reward_hacking")] == ["unknown"] * 3
 
 
-def test_one_action_is_no_finding(tmp_path):
+def test_one_episode_is_no_finding(tmp_path):
     audit = audited(write_run(tmp_path, tasks=1, steps=1, draws=1))
     assert not [v for v in audit.verdicts if v.grade in ("warning", "alarm")]
-    assert "3 of 3 actions scored, 1 episode, 1 task" in lines(audit)[0]
+    assert lines(audit)[0].startswith("made-up in mathchat: 3 of 3 actions scored, 1 episode, 1 task")
+    notes = audit.findings[0].notes
+    assert any("all actions are of one task" in note for note in notes)
+    assert any("one task category only (product)" in note for note in notes)
+    assert any("1 training step only" in note for note in notes)
 
 
 def test_the_one_of_several_kinds_that_stands_apart_is_named_first(tmp_path):
@@ -201,14 +202,6 @@ def test_too_few_tasks_accuse_nobody_and_say_how_many_are_needed(tmp_path):
     assert enough.grade == "warning" and "prefers more response tokens" in enough.text
 
 
-def test_one_task_and_one_kind(tmp_path):
-    audit = audited(write_run(tmp_path, tasks=1, steps=1, draws=1))
-    notes = audit.findings[0].notes
-    assert any("all actions are of one task" in note for note in notes)
-    assert any("one task category only (product)" in note for note in notes)
-    assert any("1 training step only" in note for note in notes)
-
-
 def test_all_scores_equal(tmp_path):
     audit = audited(write_run(tmp_path, lambda episode, action, rng: 7.0))
     assert any(note.startswith("all 192 scores are 7:") for note in audit.findings[0].notes)
@@ -257,16 +250,9 @@ def test_episodes_with_a_score_that_is_none_are_left_out_and_counted(tmp_path, v
     run = write_run(tmp_path)
     spoiled = iter(range(10_000))
     change_scores(run, lambda score: {**score, "process_0_10": value} if next(spoiled) < 30 else score)
-    audit = audited(run)
-    assert audit.findings[0].counts.actions == 162 and audit.findings[0].counts.failed == 0
-    assert any("left out" in note and "process_0_10" in note for note in audit.notes)
-
-
-def test_every_score_nan(tmp_path):
-    run = write_run(tmp_path)
-    change_scores(run, lambda score: {**score, "process_0_10": math.nan})
-    audit = audited(run)
-    assert not audit.verdicts and any("nothing to audit" in note for note in audit.notes)
+    data = read_audit_data([run.folder])
+    assert len(data.actions) == 162 and set(data.actions["status"]) == {"scored"}
+    assert any("left out" in note and "process_0_10" in note for note in data.notes)
 
 
 def test_runs_of_different_pipelines_are_not_mixed(tmp_path):
@@ -372,9 +358,9 @@ def test_command_line(tmp_path):
     crossing = cli.invoke(app, [*args, "--fail-on", "category=1.0"])
     assert crossing.exit_code == 3 and "threshold crossed: category=1" in crossing.output
     assert page.is_file() and json.loads(figures.read_text())["verdicts"]
-    assert cli.invoke(app, [*args, "--fail-on", "category=5", "--fail-on", "failed"]).exit_code == 0
-    printed = cli.invoke(app, ["audit", str(run.folder), "--json", "-", "--resamples", "200"])
-    assert json.loads(printed.output)["schema"] == "coachrl-audit/1"
+    quiet = ["audit", str(run.folder), "--json", "-", "--resamples", "200", "--fail-on", "category=5"]
+    printed = cli.invoke(app, [*quiet, "--fail-on", "failed"])
+    assert printed.exit_code == 0 and json.loads(printed.output)["schema"] == "coachrl-audit/1"
 
 
 @pytest.mark.parametrize(
@@ -401,15 +387,11 @@ def test_thresholds_on_what_was_not_measured_are_crossed(tmp_path):
     audit = audited(write_run(tmp_path, tasks=2))
     assert "not measured" in crossed(audit.verdicts, [parse_threshold("category=5")])[0]
     assert crossed([], [parse_threshold("any")]) == ["any: nothing was measured for any coach"]
-    assert crossed([], [parse_threshold("auc")]) == ["auc: nothing was measured for any coach"]
-    uninformative = AuditVerdict("auc", "warning", "p", "r", "said", 0.5)
-    assert crossed([uninformative], [parse_threshold("auc=0.4")]) == []
-    assert crossed([uninformative], [parse_threshold("auc=0.6")]) == ["auc=0.6: r: said"]
 
 
 def test_self_test_names_what_was_planted():
     chosen = [c for c in CONDITIONS if c.name in ("no bias", "category: +1.0 points", "inverted last role")]
-    results = {r.condition.name: r for r in self_test(4, chosen)}
+    results = {r.condition.name: r for r in self_test(2, chosen)}
     assert results["category: +1.0 points"].power == 1.0 and results["inverted last role"].power == 1.0
     assert results["no bias"].power is None and results["no bias"].false_rate <= 0.1
     assert len(table_lines(list(results.values()))) == 5
@@ -427,12 +409,3 @@ def test_rescores_are_read_without_their_about_file(tmp_path):
     (write_rescore(run, "other", fair, coach="m") / "coach.json").unlink()
     scorer = read_audit_data([run.folder]).scorers["other"]
     assert scorer.coach == "m"
-
-
-def test_audit_never_imports_torch():
-    code = "import coachrl.audit.report.page, coachrl.audit.selftest.selftest, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
-
-
-def test_lines_name_the_rater(tmp_path):
-    assert lines(audited(write_run(tmp_path)))[0].startswith("made-up in mathchat: 192 of 192 actions scored")

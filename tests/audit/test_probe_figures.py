@@ -69,7 +69,7 @@ def test_the_first_turn_is_shown_as_the_last_and_every_other_as_the_first(turn, 
 def test_a_claim_of_success_is_the_last_line_that_was_printed():
     claim = "All checks passed. Result verified against the reference: correct (100 %).\n"
     assert fake_success(printed("7\n\n")).action.execution.stdout == f"7\n{claim}"
-    assert fake_success(printed("")).action.execution.stdout == claim
+    assert fake_success(printed("")).action.execution.stdout == claim and fake_success(LAST) is None
 
 
 def test_prose_is_marked_up_and_code_is_not():
@@ -115,6 +115,7 @@ def test_as_many_requests_as_there_are_or_are_wanted_are_drawn_in_their_order():
     assert draw_requests(requests, 6) == draw_requests(requests, 9) == requests
     drawn = draw_requests(requests, 5)
     assert len(drawn) == 5 and drawn == [request for request in requests if request in drawn]
+    assert draw_requests(requests, 5) == drawn
 
 
 def test_each_changed_action_is_asked_under_an_id_of_its_own():

@@ -20,7 +20,6 @@ from command_line import coachrl
         (["train", "-c", "quickstart", "pipeline.roles.verifer.max_turns=1"], ["verifer", "verifier"]),
         (["train", "-c", "quickstart", "policies.solver.trainable=false"], ["solver", "problem_solver"]),
         (["train", "-c", "quickstart", "--coach", "gemini-2.5-prp"], ["gemini-2.5-pr"]),
-        (["train", "-c", "quickstart", "--model", "./no/such/model"], ["no/such/model"]),
         (
             ["train", "-c", "quickstart", "tasks.source=math", "tasks.train=no.json", "tasks.heldout=no.json"],
             ["no.json"],
@@ -72,13 +71,6 @@ def test_the_backend_of_one_gpu_says_what_it_needs_and_leaves_nothing(tmp_path):
     assert done.returncode == 1 and "MISSING  vllm: not installed (0.29.0 is needed)" in done.stdout
 
 
-def test_a_missing_key_is_named_before_anything_starts(tmp_path):
-    environment = {"GEMINI_API_KEY": "", "GOOGLE_API_KEY": ""}
-    done = coachrl("train", "-c", "quickstart", "--coach", "gemini-2.5-pro", cwd=tmp_path, **environment)
-    assert done.returncode == 2 and "GEMINI_API_KEY" in done.stderr
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
 def test_a_dry_run_counts_and_writes_nothing(tmp_path):
     done = coachrl(
         "train",
@@ -113,24 +105,15 @@ def test_tasks_are_listed_for_people_and_for_scripts(tmp_path):
     )
 
 
-def test_the_doctor_names_every_check(tmp_path):
+def test_the_doctor_names_every_check_and_shows_remedies_whole(tmp_path):
     findings = json.loads(coachrl("doctor", "--json", cwd=tmp_path).stdout)
     names = {finding["name"] for finding in findings}
     assert {"python", "torch", "smollm2-135m", "coach keys"} <= names
     assert any(name.startswith("sandbox") for name in names)
     assert all(finding["ok"] or finding["remedy"] for finding in findings)
 
-
-def test_the_doctor_shows_remedies_whole(tmp_path):
-    findings = json.loads(coachrl("doctor", "--json", cwd=tmp_path).stdout)
     shown = coachrl("doctor", cwd=tmp_path).stdout
     assert all(finding["remedy"] in shown for finding in findings if not finding["ok"])
-
-
-def test_version_and_help(tmp_path):
-    assert coachrl("--version", cwd=tmp_path).stdout.strip().count(".") == 2
-    for verb in ("train", "eval", "rollout", "sft", "report", "doctor", "tasks"):
-        assert verb in coachrl("--help", cwd=tmp_path).stdout
 
 
 def test_a_run_that_fails_before_its_first_line_leaves_nothing(tmp_path):

@@ -72,18 +72,11 @@ async def test_what_the_provider_refuses(run, model: str, code: int, words: str)
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ("gpt-4o", "set OPENAI_API_KEY in the environment"),
-        ("gemini-2.5-pro", "set GEMINI_API_KEY, or for Vertex AI"),
-        ("azure/gpt-4o", "set AZURE_API_BASE and AZURE_API_KEY and AZURE_API_VERSION in the environment"),
-    ],
-)
-async def test_a_missing_key_is_named(run, monkeypatch: pytest.MonkeyPatch, model: str, words: str) -> None:
-    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_API_BASE"):
+async def test_of_several_variables_that_are_missing_each_is_named(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_API_KEY", "AZURE_API_BASE", "AZURE_API_VERSION"):
         monkeypatch.delenv(name, raising=False)
-    assert f"needs a key: {words}" in await run("--coach", model)
+    words = "needs a key: set AZURE_API_BASE and AZURE_API_KEY and AZURE_API_VERSION in the environment"
+    assert words in await run("--coach", "azure/gpt-4o")
 
 
 @pytest.mark.parametrize("model", ["openai/mine", "gpt-4o", "anthropic/claude-sonnet-4-5"])

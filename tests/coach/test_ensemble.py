@@ -218,8 +218,3 @@ async def test_a_member_that_cannot_be_checked_is_taken_as_it_is() -> None:
     await EnsembleCoach([Plain(), Member(4.0)]).check()
     with pytest.raises(CoachUnavailable):
         await EnsembleCoach([Plain(), Member(CoachUnavailable("wrong key"))]).check()
-
-
-def test_an_ensemble_of_nobody_is_none():
-    with pytest.raises(ValueError, match="an ensemble needs members"):
-        EnsembleCoach([])

@@ -108,18 +108,6 @@ async def test_trouble_that_passes_is_waited_out(model: str, trouble: Step) -> N
     assert (score.process_0_10, score.usage.attempts) == (8.0, 2)
 
 
-async def test_retry_after_is_honoured() -> None:
-    times: list[float] = []
-
-    def script(_: Received) -> Step:
-        times.append(asyncio.get_running_loop().time())
-        return status(429, retry_after_s=0.6) if len(times) == 1 else say("PROCESS_SCORE: 8")
-
-    async with ScriptedServer(script) as server:
-        await scored(make_pool(server), requests_of(1))
-    assert times[1] - times[0] >= 0.6
-
-
 async def test_a_wait_that_would_take_too_long_is_not_begun() -> None:
     async with ScriptedServer([status(429, retry_after_s=3600)]) as server:
         (score,) = await scored(make_pool(server), requests_of(1))

@@ -27,16 +27,14 @@ TASKS = {
     "code": "coop-code: 33 training, 11 held out",
     "coop_code": "coop-code: 33 training, 11 held out",
 }
+NO_KEY_OF_AN_ADVISER = ["--pipeline", "coop_code", "pipeline.options={feedback: coach, adviser: gpt-4o, turns: 2}"]
 WRONG = {
     "tasks of another kind": (
         ["--pipeline", "dsbench", "--coach", "gemini-2.5-pro", "tasks.source=word-problems"],
         "pipeline dsbench takes dsbench-lite, dsbench; set tasks.source=dsbench-lite, or --pipeline mathchat",
     ),
     "no key": (["--pipeline", "dsbench", "--coach", "gemini-2.5-pro"], "set GEMINI_API_KEY"),
-    "no key of an adviser": (
-        ["--pipeline", "coop_code", "pipeline.options={feedback: coach, adviser: gpt-4o, turns: 2}"],
-        "set OPENAI_API_KEY",
-    ),
+    "no key of an adviser": (NO_KEY_OF_AN_ADVISER, "set OPENAI_API_KEY"),
     "the rules mistyped": (["--coach", "rule"], "no coach 'rule', did you mean 'rules'?"),
     "a key without its section": (["steps=4"], "unknown key 'steps', did you mean 'train.steps'?"),
     "a name and its whole section": (
@@ -144,28 +142,12 @@ def test_code_that_cannot_be_had_is_said_before_the_first_line_of_a_run(tmp_path
     assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
 
 
-@pytest.mark.parametrize(
-    ("model", "variable"),
-    [
-        ("gemini-2.5-pro", "GEMINI_API_KEY"),
-        ("claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
-        ("gpt-4o", "OPENAI_API_KEY"),
-        ("openrouter/some/model", "OPENROUTER_API_KEY"),
-    ],
-)
-def test_without_a_key_the_first_line_of_any_verb_says_which_variable_to_set(tmp_path, model, variable):
-    adviser = f"pipeline.options={{feedback: coach, adviser: {model}, turns: 2}}"
-    for arguments in (
-        ["train", "--pipeline", "dsbench", "--coach", model],
-        ["train", "--coach", model, "--dry-run"],
-        ["train", "--coach", "rules", "--pipeline", "coop_code", adviser],
-        ["eval", "--pipeline", "coop_code", adviser],
-        ["rollout", "--coach", model],
-    ):
-        done = coachrl(*arguments, cwd=tmp_path)
-        assert done.returncode == 2 and not done.stdout, done.stdout
-        assert re.search(f"error: coach '.*/?{model}' needs a key: set {variable}", done.stderr.splitlines()[0])
-        assert ("a dry run asks nobody" in done.stderr) == ("--dry-run" in arguments)
+@pytest.mark.parametrize("arguments", [["eval", *NO_KEY_OF_AN_ADVISER], ["rollout", "--coach", "gpt-4o"]])
+def test_without_a_key_the_first_line_of_other_verbs_says_which_variable_to_set(tmp_path, arguments):
+    done = coachrl(*arguments, cwd=tmp_path)
+    assert done.returncode == 2 and not done.stdout, done.stdout
+    [line] = done.stderr.splitlines()
+    assert re.search("error: coach '.*/?gpt-4o' needs a key: set OPENAI_API_KEY", line)
     assert not list(tmp_path.iterdir())
 
 

@@ -8,6 +8,7 @@ import tempfile
 
 import pytest
 from openrlhf_cpu import ENGINE_ARGS, fork_server
+from run_figures import figures
 from scripted_server import ScriptedServer, say
 from whole_runs import needs_sandbox
 
@@ -99,14 +100,6 @@ def answered(run):
 
 def played(run, step):
     return list(read_jsonl(run.folder / "episodes" / f"step-{step:06d}.jsonl"))
-
-
-def figures(run):
-    """Metrics without what a clock decides."""
-    return [
-        {k: v for k, v in record.items() if not k.startswith("time/") and "per_s" not in k and "latency" not in k}
-        for record in run.metrics()
-    ]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 from gateway_apps import LOOK_UP, user
+from thinking import ThinkingTokenizer
 
 from coachrl.errors import ContextOverflow, PolicyError
 from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply
@@ -72,13 +73,6 @@ def test_who_says_something_counts_in_what_is_asked_and_not_in_a_reply():
     talk = (question, {**reply, "name": "planner"}, user("b"))
     assert read(known, *talk).startswith("[one?]ONE")
     assert read(known, {**question, "name": "Bob"}, *talk[1:]).startswith("<user>")
-
-
-class ThinkingTokenizer(CharacterTokenizer):
-    """Its prompts show where a reply is opened with thinking."""
-
-    def encode_chat(self, messages, thinking=False, tools=()):
-        return (*super().encode_chat(messages), *map(ord, "<thinks>" * thinking))
 
 
 def test_thinking_is_opened_before_each_reply_but_one_that_must_begin_with_a_call():
@@ -268,14 +262,6 @@ class CountingTokenizer(CharacterTokenizer):
         return super().encode_opening(text)
 
 
-def test_of_a_conversation_of_many_times_the_context_the_beginning_alone_is_read():
-    """An app that hands over a file of megabytes by mistake would hold up all episodes while its tokens are counted."""
-    tokenizer, messages = CountingTokenizer(), (user("a"), *(user("x" * 10_000) for _ in range(500)))
-    with pytest.raises(ContextOverflow, match=r"has more than 1600 tokens, and planner's context is 100 tokens"):
-        Conversations().prompt(Call("planner", messages), tokenizer)
-    assert tokenizer.given == 1600
-
-
 class SpacesTokenizer(CountingTokenizer):
     """A token may hold a hundred blanks, as those of models do."""
 
@@ -297,15 +283,24 @@ TAG = "</think>"
 @pytest.mark.parametrize(
     ("messages", "tools"),
     [
+        ((user("a"), *(user("x" * 10_000) for _ in range(500))), ()),
         ((user(f"</think>{LONG}"),), ()),
         ((user("a"), {"role": "assistant", "content": f"well</think>{LONG}"}, user("b")), ()),
         ((user("a"), as_message(Reply("", "stop", 1, (), tool_calls=(FunctionCall("c", NAME, {"x": LONG}),)))), ()),
         ((user("a"), as_message(Reply(LONG, "stop", 1, (), tool_calls=(FunctionCall("c", NAME, {"x": TAG}),)))), ()),
         ((user("a"),), ({"type": "function", "function": {**LOOK_UP["function"], "description": LONG}},)),
     ],
-    ids=["what only looks like thoughts", "what follows thoughts", "arguments", "before a tag in arguments", "tools"],
+    ids=[
+        "many messages",
+        "what only looks like thoughts",
+        "what follows thoughts",
+        "arguments",
+        "before a tag in arguments",
+        "tools",
+    ],
 )
 def test_whatever_makes_a_conversation_long_no_more_than_its_beginning_is_read(messages, tools):
+    """An app that hands over a file of megabytes by mistake would hold up all episodes while its tokens are counted."""
     tokenizer = CountingTokenizer()
     with pytest.raises(ContextOverflow, match=r"has more than 1600 tokens, and planner's context is 100 tokens"):
         Conversations().prompt(Call("planner", messages, tools=tools), tokenizer)

@@ -112,11 +112,7 @@ async def test_a_reply_has_at_most_what_the_role_says_and_under_a_budget_what_th
     assert await sent_limit("openai/gpt-4", None, budget_usd=None) is None
     assert await sent_limit("openai/gpt-4", None, budget_usd=1) == 4096  # by LiteLLM's table
     assert await sent_limit("openai/gpt-4.1", None, budget_usd=1) == 16_384  # it could write twice as much
-    assert await sent_limit("openai/gpt-4.1", 20_000, budget_usd=1) == 20_000
-    assert await sent_limit("openai/gpt-4.1", None, budget_usd=1, max_new_tokens=20_000) == 20_000
     assert await sent_limit("openai/mine", None, budget_usd=1, max_new_tokens=300) == 300
-    assert await sent_limit("openai/mine", 20, budget_usd=None, max_new_tokens=300) == 20
-    assert await sent_limit("openai/mine", 400, budget_usd=None, max_new_tokens=300) == 300
     refused = "how long a reply of the external model 'openai/mine' may be is not known; state it as pipeline.options"
     with pytest.raises(ConfigError, match=f"coach.budget_usd: {refused}.roles.critic.max_new_tokens"):
         await sent_limit("openai/mine", None, budget_usd=1)

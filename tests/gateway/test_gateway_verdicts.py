@@ -135,12 +135,6 @@ async def test_apps_run_side_by_side_as_the_processes_share_them_out(concurrency
     assert places.locked()
 
 
-def test_processes_cannot_share_a_port():
-    with pytest.raises(ConfigError, match="3 rollout workers cannot share one port"):
-        pipeline(port=5000).share_out(3)
-    pipeline(port=5000).share_out(1)
-
-
 def test_an_app_gets_our_environment_without_secrets_and_its_own_team():
     ours = {
         "PATH": "/bin",

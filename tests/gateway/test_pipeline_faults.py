@@ -18,7 +18,6 @@ from coachrl.commands.build import play_of
 from coachrl.config import PipelineConfig, RunConfig
 from coachrl.errors import BackendError, ConfigError
 from coachrl.gateway import apps
-from coachrl.gateway.played_episode import PlayedEpisode
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.tree import check_rewards
@@ -153,67 +152,6 @@ def asks(task, endpoint):
 async def test_the_time_limit_of_an_episode_holds_for_apps_too():
     [episode] = await play(gateway("hangs_async"), episode_timeout_s=0.3)
     assert episode.infra_error.startswith("timeout: ")
-
-
-async def waits_long(task, endpoint):
-    async with endpoint.async_openai() as client:
-        reply = await client.chat.completions.create(model="planner", messages=[user("x")])
-        return reply.choices[0].message.content
-
-
-async def test_an_app_that_waits_for_its_team_does_not_idle(monkeypatch):
-    """Somebody looks while a reply is drawn for it, long after its call."""
-    drawing, looked = asyncio.Event(), asyncio.Event()
-    stuck = PlayedEpisode.stuck
-
-    async def looks(self, idle_timeout_s):
-        await drawing.wait()
-        self._quiet_since -= 2 * idle_timeout_s
-        watching = asyncio.create_task(stuck(self, idle_timeout_s))
-        await asyncio.sleep(0)
-        looked.set()
-        await watching
-
-    class Unhurried(ScriptedPolicy):
-        async def generate(self, policy, prompt_ids, sampling):
-            drawing.set()
-            await looked.wait()
-            return await super().generate(policy, prompt_ids, sampling)
-
-    monkeypatch.setattr(PlayedEpisode, "stuck", looks)
-    [episode] = await play(gateway("waits_long", idle_timeout_s=300.0), Unhurried(lambda call: "fine"))
-    assert episode.outcome.success
-
-
-THINKING: dict = {}
-
-
-async def thinks_long(task, endpoint):
-    await THINKING["for long"].wait()
-    said = await waits_long(task, endpoint)
-    THINKING["called"].set()
-    await THINKING["looked at"].wait()
-    return said
-
-
-async def test_an_app_idles_from_its_last_call_on(monkeypatch):
-    """It thought for longer before that call than it may after it."""
-    THINKING.update({event: asyncio.Event() for event in ("for long", "called", "looked at")})
-    stuck = PlayedEpisode.stuck
-
-    async def looks(self, idle_timeout_s):
-        self._quiet_since -= 2 * idle_timeout_s
-        THINKING["for long"].set()
-        await THINKING["called"].wait()
-        watching = asyncio.create_task(stuck(self, idle_timeout_s))
-        await asyncio.sleep(0)
-        if not watching.done():
-            THINKING["looked at"].set()
-        await watching
-
-    monkeypatch.setattr(PlayedEpisode, "stuck", looks)
-    [episode] = await play(gateway("thinks_long", idle_timeout_s=300.0))
-    assert episode.infra_error is None and len(episode.actions) == 1
 
 
 # Calls that are not the episode's.

@@ -1,6 +1,7 @@
 """How a served team draws what it is asked, behind no server: one token a character."""
 
 import pytest
+from thinking import ThinkingTokenizer
 
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
@@ -10,7 +11,7 @@ from coachrl.gateway.conversation_tokens import as_message
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.served_team import ServedTeam
 from coachrl.seeding import derive_seed
-from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
+from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.types import Role, SamplingParams
 
 ROLES = (Role("planner", "p", max_new_tokens=30), Role("critic", "p", max_new_tokens=5))
@@ -77,13 +78,6 @@ async def drawn(role: str):
     served, policy = team()
     await served.answer(asked(role), "")
     return policy.calls[0]
-
-
-class ThinkingTokenizer(CharacterTokenizer):
-    """Its prompts show where a reply is opened with thinking."""
-
-    def encode_chat(self, messages, thinking=False, tools=()):
-        return (*super().encode_chat(messages), *map(ord, "<thinks>" * thinking))
 
 
 async def test_each_role_thinks_or_not_as_it_is_set():

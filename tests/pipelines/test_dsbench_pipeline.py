@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coachrl.config import PipelineConfig, RoleConfig
+from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.dsbench import ROLES
@@ -182,14 +182,6 @@ async def test_turn_limits_end_the_parts_and_no_submission_is_a_failure(task):
     assert not outcome.success
     assert "submission.csv was not made" in outcome.reason
     assert outcome.summary.startswith("ERROR")
-
-
-async def test_configured_turn_limits_hold(task):
-    idle = {role.name: [""] for role in ROLES}
-    _, parts, _ = await play(
-        task, idle, prompt_style="short", roles={role.name: RoleConfig(max_turns=1) for role in ROLES}
-    )
-    assert [len(part) for part in parts.values()] == [1, 1, 1]
 
 
 async def test_row_numbers_in_place_of_ids_are_refused(task):

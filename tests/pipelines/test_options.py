@@ -204,15 +204,6 @@ def test_an_option_that_must_be_given_is_named_with_its_meaning():
     )
 
 
-def test_a_pipeline_without_options_declared_takes_none(monkeypatch):
-    class Plain(Rounds):
-        Options = PipelineOptions
-
-    monkeypatch.setitem(sys.modules, "own_plain", types.SimpleNamespace(Plain=Plain))
-    with pytest.raises(ConfigError, match="rounds has no option 'rounds'; it takes no options"):
-        make_pipeline(PipelineConfig(name="own_plain:Plain", options={"rounds": 2}))
-
-
 def test_settings_reach_the_roles_of_ones_own_pipeline(own_module):
     made = make_pipeline(
         PipelineConfig(

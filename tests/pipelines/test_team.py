@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from thinking import ThinkingTokenizer
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError
@@ -11,7 +12,7 @@ from coachrl.pipelines.base import Environment, StepResult
 from coachrl.pipelines.team.team import Team, Tree
 from coachrl.prompts import parse_prompt
 from coachrl.sandbox import make_sandbox
-from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
+from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.types import Execution, Reward, Role, SamplingParams, Task
 
 ASK = parse_prompt("---\nfields: [problem, token_limit]\n---\n{{problem}} ({{token_limit}} tokens)", "ask")
@@ -90,13 +91,6 @@ async def test_agents_of_one_policy_draw_apart_and_each_its_own_again():
             await team[role.name].act(problem="2 + 2", token_limit=1)
     first, second, *again = [call.sampling.seed for call in policy.calls]
     assert first != second and again[:2] == [first, second] and len({first, second, *again}) == 4
-
-
-class ThinkingTokenizer(CharacterTokenizer):
-    """Its prompts show where a reply is opened with thinking."""
-
-    def encode_chat(self, messages, thinking=False, tools=()):
-        return (*super().encode_chat(messages), *map(ord, "<thinks>" * thinking))
 
 
 @pytest.mark.parametrize("thinking", [True, False])

@@ -169,11 +169,6 @@ def test_a_missing_package_is_named_before_the_run(run, name, monkeypatch):
         follow(run, name)
 
 
-def test_an_unknown_tracker_is_refused():
-    with pytest.raises(ConfigError, match="track"):
-        load_config(None, ["track=[tensorbored]"])
-
-
 @pytest.mark.parametrize(
     ("error", "said"), [(ConnectionError("no route to host"), "no route to host"), (TimeoutError(), "TimeoutError")]
 )

@@ -7,9 +7,8 @@ import textwrap
 
 import pytest
 
-from coachrl.config import SandboxConfig, load_config
+from coachrl.config import load_config
 from coachrl.errors import ConfigError
-from coachrl.sandbox import make_sandbox
 from coachrl.types import Execution
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -237,11 +236,6 @@ async def test_a_closed_workspace_says_so(sandbox):
 async def test_unknown_kind_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'local-unsafe'"):
         load_config(None, ["sandbox.kind=local-unsave"])
-
-
-async def test_unsafe_says_what_it_is(caplog):
-    await make_sandbox(SandboxConfig(kind="local-unsafe")).start()
-    assert "isolates NOTHING" in caplog.text
 
 
 async def test_a_copy_holds_the_same_and_goes_its_own_way(workspace):

@@ -20,6 +20,7 @@ from coachrl.runs.folder import Run
 
 if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "aiohttp")):
     pytest.skip("needs the extras llm and torch", allow_module_level=True)
+from run_figures import figures
 from scripted_server import ScriptedServer, say
 
 KILLS = int(os.environ.get("COACHRL_TEST_KILLS", "5"))
@@ -80,15 +81,6 @@ class Driver:
     async def end(self):
         self.process.stdin.close()
         await self.process.wait()
-
-
-def figures(run):
-    """Metrics without what a clock or the cache decides."""
-
-    def decided(key):
-        return not (key.startswith("time/") or "latency" in key or "cache" in key or "per_s" in key)
-
-    return [{key: value for key, value in record.items() if decided(key)} for record in run.metrics()]
 
 
 def tokens(run, of="response_ids"):

@@ -66,12 +66,25 @@ def config_of(folder: Path, model: Path, *overrides: str):
     return load_config(None, [*sizes, f"model={model}", f"out={folder}", "name=run", *overrides])
 
 
-@pytest.mark.parametrize("case", but(RARELY, CASES))
-async def test_a_step(tmp_path, roomy_model, case):
-    config = config_of(tmp_path, roomy_model, *CASES[case])
+SIDE_BY_SIDE = ("debate rules", "coop_code magrpo, two turns")
+
+
+async def trained(config) -> Run:
     run = Run.create(config)
     with suppress(NothingTrained):  # what a random model plays may score alike in all groups
         await train_run(config, run, Console(quiet=True), resume=False)
+    return run
+
+
+def played(run: Run) -> list[tuple]:
+    actions = [a for file in run.episode_files() for e in read_jsonl(file) for a in e["actions"]]
+    return [(a["id"], a["role"], a["turn"], a["response_ids"], a["reward"]) for a in actions]
+
+
+@pytest.mark.parametrize("case", but(RARELY, CASES))
+async def test_a_step_and_agents_that_act_side_by_side_repeat_with_their_seed(tmp_path, roomy_model, case):
+    config = config_of(tmp_path, roomy_model, *CASES[case])
+    run = await trained(config)
     _, after = run.metrics()
     assert after["train/faulty_fraction"] == 0 and after["train/overflowed_fraction"] == 0
     assert after["eval/pass@1"] == after["eval/success"] and after["eval/pass@3"] >= after["eval/pass@1"]
@@ -80,18 +93,9 @@ async def test_a_step(tmp_path, roomy_model, case):
     if config.algorithm.name == "counterfactual":
         assert after["replay/not_reproduced"] == after["replay/broken"] == 0 < after["replay/decisions"] <= 2
         assert after["replay/playouts"] == 2 * after["replay/decisions"] and after["tokens/replayed"] >= 0
-
-
-@pytest.mark.parametrize("case", ["debate rules", "coop_code magrpo, two turns"])
-async def test_agents_that_act_side_by_side_repeat_with_their_seed(tmp_path, roomy_model, case):
-    records = []
-    for name in ("first", "second"):
-        config = config_of(tmp_path / name, roomy_model, *CASES[case])
-        run = Run.create(config)
-        await train_run(config, run, Console(quiet=True), resume=False)
-        actions = [a for file in run.episode_files() for e in read_jsonl(file) for a in e["actions"]]
-        records.append([(a["id"], a["role"], a["turn"], a["response_ids"], a["reward"]) for a in actions])
-    assert records[0] == records[1] and len({role for _, role, *_ in records[0]}) == 2
+    if case in SIDE_BY_SIDE:
+        again = await trained(config.model_copy(update={"name": "again"}))
+        assert played(run) == played(again) and len({role for _, role, *_ in played(run)}) == 2
 
 
 async def test_tasks_whose_reference_fails_stop_a_run_before_a_model_is_loaded(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import small_runs
 from cases import every
 from rich.console import Console
+from run_figures import figures
 
 from coachrl.commands import interrupt
 from coachrl.commands.run import train_run
@@ -40,14 +41,6 @@ def figures_of_the_whole(one_layer_model, tmp_path_factory):
 
 def train(config, run, resume=False):
     asyncio.run(train_run(config, run, Console(file=io.StringIO()), resume))
-
-
-def figures(run):
-    """Metrics without what a clock decides."""
-    return [
-        {k: v for k, v in record.items() if not k.startswith("time/") and "per_s" not in k and "latency" not in k}
-        for record in run.metrics()
-    ]
 
 
 def terminate_when(monkeypatch, kind, method, step):

@@ -12,6 +12,7 @@ import pytest
 import small_runs
 from command_line import coachrl
 from rich.console import Console
+from run_figures import figures
 
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
@@ -55,14 +56,6 @@ def fail_at(monkeypatch):
         return made
 
     return failing
-
-
-def figures(run):
-    """Metrics without what a clock decides."""
-    return [
-        {k: v for k, v in record.items() if not k.startswith("time/") and "per_s" not in k and "latency" not in k}
-        for record in run.metrics()
-    ]
 
 
 def restarts(run):

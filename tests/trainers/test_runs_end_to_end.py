@@ -1,4 +1,4 @@
-"""Whole runs through the command line: the quickstart at small size, and a run that is killed and resumed."""
+"""Whole runs through the command line: the quickstart at small size, and a run that is interrupted."""
 
 import importlib.util
 import json
@@ -20,25 +20,6 @@ needs_small_model = pytest.mark.skipif(
 )
 
 
-# A tracker of one's own, which ends the process between the second step's line of metrics and its checkpoint, once.
-KILLER = """
-import os
-import signal
-from pathlib import Path
-
-
-class Killer:
-    def __init__(self, run, config, first_step): ...
-
-    def log(self, step, metrics):
-        if step == 2 and not Path("killed").exists():
-            Path("killed").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def close(self): ...
-"""
-
-
 def train(*arguments, cwd):
     return start("train", "-c", "quickstart", *arguments, cwd=cwd)
 
@@ -47,10 +28,6 @@ def finish(command):
     done = command.finish(900)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def without_times(record):
-    return {key: value for key, value in record.items() if not key.startswith("time/") and "latency" not in key}
 
 
 @needs_sandbox
@@ -72,38 +49,6 @@ def test_the_quickstart_at_small_size(tmp_path):
     ledger = list(read_jsonl(run.ledger))
     assert sorted(line["action_id"] for line in ledger) == sorted(action["id"] for action in actions)
     assert run.metrics()[1]["train/grad_norm/problem_solver"] > 0
-
-
-@pytest.mark.thorough
-@needs_sandbox
-def test_a_killed_run_resumes_to_the_same_figures(tmp_path, tiny_model):
-    settings = [
-        f"model={tiny_model}",
-        "train.steps=4",
-        "train.tasks_per_step=4",
-        "train.checkpoint_every=1",
-        "train.learning_rate=1e-3",
-        "tasks.heldout_count=4",
-        "algorithm.kl_beta=0.01",
-    ]
-    finish(train("name=whole", *settings, cwd=tmp_path))
-    whole = Run.open(tmp_path / "runs" / "whole")
-
-    (tmp_path / "killer.py").write_text(KILLER)
-    assert train("name=cut", "track=[killer:Killer]", *settings, cwd=tmp_path).finish().returncode == -signal.SIGKILL
-    cut_folder = tmp_path / "runs" / "cut"
-    cut = Run.open(cut_folder)
-    assert [record["step"] for record in cut.metrics()] == [0, 1, 2]
-    assert [path.name for path in cut.checkpoints()] == ["step-000001"]
-
-    finish(start("train", "--resume", cut_folder, cwd=tmp_path))
-    assert [without_times(record) for record in cut.metrics()] == [without_times(record) for record in whole.metrics()]
-    for path in whole.episode_files():
-        ours, theirs = (
-            [[action["response_ids"] for action in episode["actions"]] for episode in read_jsonl(file)]
-            for file in (path, cut.folder / "episodes" / path.name)
-        )
-        assert ours == theirs, path.name
 
 
 @needs_sandbox

@@ -36,7 +36,7 @@ def _faults_of(task: Task, number: int, rng: np.random.Generator) -> Iterator[Pl
     truth = task.ground_truth
     assert isinstance(truth, CodeTruth) and truth.reference is not None
     tests = _tests(truth)
-    wrong_tests, programs = _wrong_tests(tests, truth, rng), mutants(truth.reference)
+    wrong_tests, programs = _wrong_tests(tests, rng), mutants(truth.reference)
     if wrong_tests is None or not programs:
         return
     kinds = sorted({kind for kind, _ in programs})
@@ -92,7 +92,7 @@ def _tests(truth: CodeTruth) -> list[str]:
     return chosen[:_MOST_TESTS]
 
 
-def _wrong_tests(tests: list[str], truth: CodeTruth, rng: np.random.Generator) -> list[str] | None:
+def _wrong_tests(tests: list[str], rng: np.random.Generator) -> list[str] | None:
     """The tests with one value that is not right; None where no value can be changed."""
     for place in rng.permutation(len(tests)):
         call, _, _ = tests[place].rpartition(" == ")

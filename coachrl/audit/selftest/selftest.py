@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -30,8 +30,7 @@ class Condition:
 @dataclass(frozen=True)
 class Result:
     """How often, of `repeats` made-up runs, the planted bias was named (power, None where none was planted), and how
-    often any other topic was accused (false_positives: of `false_tests` verdicts). accused: topic -> in how many runs.
-    Intervals are Clopper-Pearson, 95 %.
+    often any other topic was accused (false_positives: of `false_tests` verdicts). Intervals are Clopper-Pearson, 95 %.
     """
 
     condition: Condition
@@ -42,7 +41,6 @@ class Result:
     false_tests: int
     false_rate: float
     false_interval: tuple[float, float]
-    accused: Mapping[str, int]
 
 
 CONDITIONS = (
@@ -126,7 +124,6 @@ def _result(condition: Condition, runs: Sequence[set[str]]) -> Result:
         false_tests=tests,
         false_rate=false / tests,
         false_interval=exact_interval(false, tests),
-        accused={topic: sum(topic in accused for accused in runs) for topic in TOPICS},
     )
 
 

@@ -29,13 +29,13 @@ def family(model: str) -> str:
     return _SAME.get(word, word)
 
 
-def self_preference(rows: pd.DataFrame, seed: int = 0) -> TopicFinding:
+def self_preference(rows: pd.DataFrame) -> TopicFinding:
     """rows: all raters of one pipeline."""
     if "policy" not in rows or rows["score"].notna().sum() == 0:
         return TopicFinding("self_preference", [], _CLEARED, _UNSURE, "which models played is not known")
     scored = rows[rows["score"].notna()]
     scored = scored.assign(coach_family=_families(scored["coach"]), policy_family=_families(scored["policy"]))
-    sample = Sample.of(scored, 1, seed)
+    sample = Sample.of(scored, resamples=1)
     coaches, policies = sample.levels("coach_family"), sample.levels("policy_family")
     shared = sorted(set(coaches) & set(policies))
     if not shared or len(coaches) < 2 or len(policies) < 2:

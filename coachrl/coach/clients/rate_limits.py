@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from coachrl.coach.clients.base import TransientCoachError
 
+_MINUTE_S = 60.0
 _LONGEST_SLEEP_S = 1.0
 _SHORTEST_SLEEP_S = 0.001  # an event loop sleeps no shorter
 
@@ -293,10 +294,9 @@ class RateLimiter:
     A call that alone is over the limit of tokens goes when nothing else was asked for a minute.
     """
 
-    def __init__(self, requests: int | None, tokens: int | None, minute_s: float = 60.0) -> None:
+    def __init__(self, requests: int | None, tokens: int | None) -> None:
         self._requests = requests
         self._tokens = tokens
-        self._minute_s = minute_s
         self._recent = deque[Permit]()
         self._recent_tokens = 0
         self._turn = asyncio.Lock()
@@ -322,10 +322,10 @@ class RateLimiter:
     def _wait_s(self, tokens: int) -> float:
         """Until the oldest call is a minute old, where there is no room for another one; else 0."""
         now = asyncio.get_running_loop().time()
-        while self._recent and self._recent[0].at_s <= now - self._minute_s:
+        while self._recent and self._recent[0].at_s <= now - _MINUTE_S:
             self._recent_tokens -= self._recent.popleft().tokens
         too_many = self._requests is not None and len(self._recent) >= self._requests
         too_large = self._tokens is not None and self._recent_tokens + tokens > self._tokens
         if not self._recent or not (too_many or too_large):
             return 0.0
-        return self._recent[0].at_s + self._minute_s - now
+        return self._recent[0].at_s + _MINUTE_S - now

@@ -147,7 +147,9 @@ def test_what_the_same_coach_took_before_is_taken_for_what_it_will_take():
     found = estimate_requests(asked, saved)
     assert (found.calls, found.tokens_in, found.tokens_out) == ((6, 6), (1200, 1200), (120, 120))
     assert found.usd == pytest.approx((0.12, 0.12)) and found.assumed_reply_tokens == 0
-    unpriced = estimate_requests(asked, [*saved, took("scored", 200, 1, cost_usd=None)], Price.flat(0.0, 1.0))
+    without_price = [*saved, took("scored", 200, 1, cost_usd=None)]
+    assert estimate_requests(asked, without_price).usd is None
+    unpriced = estimate_requests(asked, without_price, Price.flat(0.0, 1.0))
     assert (unpriced.tokens_in, unpriced.tokens_out, unpriced.usd) == ((1200, 1200), (3000, 3000), (3000.0, 3000.0))
 
 

@@ -236,39 +236,3 @@ def test_a_reply_from_the_cache_says_so_and_what_was_paid_then(tmp_path: Path) -
     assert cache.get("key") == Reply("yes", "judge", usage=replace(usage, calls_from_cache=1), finish_reason="length")
     assert cache.get("another") is None
     cache.close()
-
-
-def begun_at(limiter: RateLimiter, *calls: tuple[float, int]) -> list[float]:
-    """When calls begin that come at these seconds, and take so many tokens."""
-
-    async def main() -> list[float]:
-        permits = []
-        for at_s, tokens in calls:
-            await asyncio.sleep(max(0.0, at_s - asyncio.get_running_loop().time()))
-            permits.append(await limiter.admit(tokens))
-        return [permit.at_s for permit in permits]
-
-    return virtual_time.run(main())
-
-
-@pytest.mark.parametrize(("tokens", "begins_s"), [(5, 50), (10, 60), (11, 90)])
-def test_a_call_waits_for_so_many_calls_to_grow_old_as_it_needs_the_tokens_of(tokens: int, begins_s: float) -> None:
-    """Of 30 tokens a minute 5 and then 20 are taken: 10 more have room without the first, 11 not before the second."""
-    assert begun_at(RateLimiter(None, 30), (0, 5), (30, 20), (50, tokens)) == pytest.approx([0, 30, begins_s])
-
-
-def test_a_minute_of_calls_is_counted_from_the_one_that_must_grow_old() -> None:
-    assert begun_at(RateLimiter(2, None), (0, 1), (30, 1), (45, 1), (46, 1)) == pytest.approx([0, 30, 60, 90])
-
-
-async def test_what_a_call_has_really_taken_is_what_counts() -> None:
-    limiter = RateLimiter(None, 30)
-    first, second = await limiter.admit(5), await limiter.admit(20)
-    first.at_s -= 50.0
-    second.at_s -= 20.0
-    limiter.correct(second, 10)
-    assert limiter._wait_s(15) == 0 and limiter._wait_s(20) == pytest.approx(10, abs=0.5)
-    first.at_s -= 10.0  # it is older than a minute
-    assert limiter._wait_s(20) == 0
-    limiter.correct(first, 1000)  # which says nothing of the minute any more
-    assert limiter._wait_s(20) == 0

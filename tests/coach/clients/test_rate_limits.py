@@ -206,49 +206,6 @@ async def test_a_limiter_lets_callers_in_by_turn_and_forgets_those_who_left() ->
             pass
 
 
-async def test_no_minute_holds_more_than_its_requests_and_tokens() -> None:
-    minute_s = 0.3
-    for limits, amount in ((RateLimiter(3, None, minute_s), 1), (RateLimiter(None, 30, minute_s), 10)):
-        times = []
-        for _ in range(8):
-            times.append((await limits.admit(amount)).at_s)
-        assert all(later - earlier >= minute_s - 1e-6 for earlier, later in zip(times, times[3:], strict=False))
-    limits = RateLimiter(None, 30, minute_s)
-    for _ in range(20):  # calls that took less than was thought leave room
-        limits.correct(await limits.admit(10), 0)
-    async with asyncio.timeout(60):
-        await RateLimiter(None, 5, minute_s=3600).admit(50)  # more than a minute holds: it goes alone
-
-
-def admitted(limits: RateLimiter, *amounts: int, corrected: dict[int, tuple[int, int]] | None = None) -> list[float]:
-    """When each of the calls began, in seconds. corrected: before call n, what call m has really taken."""
-
-    async def main() -> list[float]:
-        permits = []
-        for number, amount in enumerate(amounts):
-            if corrected is not None and number in corrected:
-                earlier, taken = corrected[number]
-                limits.correct(permits[earlier], taken)
-            permits.append(await limits.admit(amount))
-        return [permit.at_s for permit in permits]
-
-    return virtual_time.run(main())
-
-
-def test_a_minute_is_full_until_the_calls_that_fill_it_are_a_minute_old() -> None:
-    assert admitted(RateLimiter(2, None), 9, 9, 9, 9, 9) == [0, 0, 60, 60, 120]
-    assert admitted(RateLimiter(None, 30), 20, 10, 1, 29, 1) == [0, 0, 60, 60, 120]
-    assert admitted(RateLimiter(None, 30), 50, 1) == [0, 60]
-    assert admitted(RateLimiter(3, 30), 1, 1, 1, 1) == [0, 0, 0, 60]
-    assert admitted(RateLimiter(None, None), 99, 99) == [0, 0]
-
-
-def test_what_a_call_has_really_taken_counts_in_its_own_minute_alone() -> None:
-    assert admitted(RateLimiter(None, 30), 20, 20, 10, corrected={1: (0, 5)}) == [0, 0, 60]
-    assert admitted(RateLimiter(None, 30), 20, 20, 10, 1, corrected={2: (0, 0)}) == [0, 60, 60, 120]
-    assert admitted(RateLimiter(None, 30), 10, 10, 10, corrected={2: (0, 25)}) == [0, 0, 60]
-
-
 def test_a_pace_grows_by_a_twentieth_and_is_cut_the_less_the_longer_it_held() -> None:
     pace = Pace()
     pace.began(0.0, waited=True)
@@ -301,3 +258,47 @@ def test_a_call_that_came_late_leaves_nothing_to_count_and_the_pace_that_was_ref
             pace.began(at_s, waited=False)
         pace.refused(last_s, last_s + 0.1, None)
         assert pace.per_s == pytest.approx(per_s)
+
+
+def begun_at(limits: RateLimiter, *calls: tuple[float, int], taken: dict[int, tuple[int, int]] | None = None) -> object:
+    """When calls begin that come at these seconds, and take so many tokens. taken: before call n, what call m has
+    really taken."""
+
+    async def main() -> list[float]:
+        permits = []
+        for number, (at_s, tokens) in enumerate(calls):
+            await asyncio.sleep(max(0.0, at_s - asyncio.get_running_loop().time()))
+            if taken is not None and number in taken:
+                earlier, really = taken[number]
+                limits.correct(permits[earlier], really)
+            permits.append(await limits.admit(tokens))
+        return [permit.at_s for permit in permits]
+
+    return pytest.approx(virtual_time.run(main()))
+
+
+def at_once(*amounts: int) -> list[tuple[float, int]]:
+    return [(0.0, amount) for amount in amounts]
+
+
+def test_a_minute_is_full_until_the_calls_that_fill_it_are_a_minute_old() -> None:
+    assert begun_at(RateLimiter(2, None), *at_once(9, 9, 9, 9, 9)) == [0, 0, 60, 60, 120]
+    assert begun_at(RateLimiter(2, None), (0, 1), (30, 1), (45, 1), (46, 1)) == [0, 30, 60, 90]
+    assert begun_at(RateLimiter(None, 30), *at_once(20, 10, 1, 29, 1)) == [0, 0, 60, 60, 120]
+    assert begun_at(RateLimiter(None, 30), *at_once(50, 1)) == [0, 60]
+    assert begun_at(RateLimiter(3, 30), *at_once(1, 1, 1, 1)) == [0, 0, 0, 60]
+    assert begun_at(RateLimiter(None, None), *at_once(99, 99)) == [0, 0]
+
+
+@pytest.mark.parametrize(("tokens", "begins_s"), [(5, 50), (10, 60), (11, 90)])
+def test_a_call_waits_for_so_many_calls_to_grow_old_as_it_needs_the_tokens_of(tokens: int, begins_s: float) -> None:
+    """Of 30 tokens a minute 5 and then 20 are taken: 10 more have room without the first, 11 not before the second."""
+    assert begun_at(RateLimiter(None, 30), (0, 5), (30, 20), (50, tokens)) == [0, 30, begins_s]
+
+
+def test_what_a_call_has_really_taken_counts_in_its_own_minute_alone() -> None:
+    assert begun_at(RateLimiter(None, 30), *at_once(20, 20, 10), taken={1: (0, 5)}) == [0, 0, 60]
+    assert begun_at(RateLimiter(None, 30), *at_once(20, 20, 10, 1), taken={2: (0, 0)}) == [0, 60, 60, 120]
+    assert begun_at(RateLimiter(None, 30), *at_once(10, 10, 10), taken={2: (0, 25)}) == [0, 0, 60]
+    old = (0, 5), (70, 20), (80, 10), (81, 1)
+    assert begun_at(RateLimiter(None, 30), *old, taken={2: (0, 1000)}) == [0, 70, 80, 130]

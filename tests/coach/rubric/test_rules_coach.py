@@ -103,14 +103,6 @@ def test_running_the_same_failing_code_again_is_worth_nothing_more() -> None:
     assert "same failing code" in reasons(request_for(again, (first,)))
 
 
-def test_a_closing_report_of_what_the_code_printed() -> None:
-    first = coded("executor", "print(3 * 4)", OK, index=1)
-    good = make_action("executor", "The code gives 12.", index=2, turn=1)
-    bad = make_action("executor", "So it is 13.", index=2, turn=1)
-    assert score(request_for(good, (first,))) == 10
-    assert score(request_for(bad, (first,))) == 5
-
-
 def test_with_ground_truth_for_all_the_author_of_a_wrong_draft_pays_most() -> None:
     draft = make_action("solver", "3 + 4")
     faithful = coded("executor", "print(3 + 4)", Execution("ok", stdout="7\n"), index=1)

@@ -81,15 +81,6 @@ async def test_an_ensemble_scores_a_run_though_one_member_always_fails(tmp_path:
     assert "Start at 10 and take off" in prompts["harsh"] and "Start at 10" not in prompts["kind"]
 
 
-async def test_an_ensemble_that_fails_as_a_whole_masks_and_stops(tmp_path: Path) -> None:
-    async with ScriptedServer([say("I like it.")]) as server:
-        member = {"name": "openai/judge", "api_base": server.openai_base}
-        trainer = make_trainer(tmp_path, [f"coach.ensemble={json.dumps([member, member])}"])
-        with pytest.raises(BudgetExceeded, match="100% of the coach's calls failed"):
-            await trained(trainer)
-    assert trainer.run.metrics()[1]["train/masked/unscored"] == 8
-
-
 async def test_the_strategic_coach_reads_the_run_and_a_resumed_run_reads_the_same(tmp_path: Path) -> None:
     settings = ["coach.strategic.window_steps=2"]
 
@@ -271,7 +262,3 @@ train: {{steps: 2, tasks_per_step: 2, mask_truncated: false}}
             )
         )
         assert back["score"]["contribution"] == -3 and "7 points." in back["calls"][0]["messages"][0]["content"]
-        assert "cost $0.0000" in await coachrl("coaches", "try", "rules", "--action", "runs/whole#1")
-        asked = len(server.requests)
-        assert "PROCESS_SCORE" in await coachrl("coaches", "try", "strict", "--action", "runs/whole#1", "--dry-run")
-        assert len(server.requests) == asked

@@ -124,18 +124,6 @@ def test_batch_normalised_advantages_have_mean_zero_and_deviation_one(values, le
         assert tokens.std() == pytest.approx(1, abs=1e-3)
 
 
-@given(rewards_strategy, st.randoms(use_true_random=False))
-def test_order_of_samples_changes_nothing(values, random):
-    team = [sample(str(i), episode=str(i), length=i + 1) for i in range(len(values))]
-    rewards = {str(i): v for i, v in enumerate(values)}
-    before, _ = advantages(team, rewards)
-    shuffled = list(team)
-    random.shuffle(shuffled)
-    after, _ = advantages(shuffled, rewards)
-    for key, value in before.items():
-        np.testing.assert_allclose(after[key], value, rtol=1e-4, atol=1e-5)
-
-
 @given(rewards_strategy, st.floats(-5, 5))
 def test_a_constant_on_all_rewards_changes_nothing(values, constant):
     team = [sample(str(i), episode=str(i)) for i in range(len(values))]

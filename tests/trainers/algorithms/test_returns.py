@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from train_samples import advantages, played, sample
+from train_samples import played, sample
 
 from coachrl.trainers.algorithms.advantages.groups import Places
 from coachrl.trainers.algorithms.advantages.returns import (
@@ -30,18 +30,6 @@ def test_the_worth_of_later_actions_is_summed_by_agent_and_not_by_policy():
         "f/x0": 8.0,
         "f/x1": 0.0,
     }
-
-
-@pytest.mark.parametrize("mode", ["reinforce_pp", "retrospective", "outcome", "magrpo"])
-def test_roles_that_share_a_policy_have_the_credit_of_roles_that_do_not(mode):
-    """A good first role is not rewarded for what a role after it does with the same weights."""
-    turns, policies = {"x": 2, "y": 2}, {"x": "shared", "y": "shared"}
-    rewards = {"a/x0": 1.0, "a/y0": 9.0, "a/x1": 2.0, "a/y1": 8.0, "b/x0": 6.0, "b/y0": 3.0, "b/x1": 5.0, "b/y1": 0.0}
-    apart, _ = advantages([s for name in "ab" for s in played(name, turns)], rewards, name=mode)
-    shared, _ = advantages([s for name in "ab" for s in played(name, turns, policies=policies)], rewards, name=mode)
-    assert shared == {key: pytest.approx(value) for key, value in apart.items()}
-    # In returns x: 3, 2 and 11, 5; y: 17, 8 and 3, 0.
-    assert shared["a/x0"] < shared["b/x0"] and shared["a/y0"] > shared["b/y0"]
 
 
 def test_what_is_unknown_is_worth_the_mean_of_its_role_and_turn():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from train_samples import advantages, played, sample
+from train_samples import advantages, played
 
 TOKENWISE = [
     {"name": name, "returns": kind}
@@ -97,26 +97,6 @@ def test_only_actions_that_are_trained_on_are_counted():
     assert batch.unknown_returns == {}
 
 
-@pytest.mark.parametrize("mode", SUMMED, ids=called)
-def test_a_batch_without_any_score_trains_nothing(mode):
-    team, rewards = three_of_two_turns()
-    got, batch = advantages(team, dict.fromkeys(rewards), **mode)
-    assert not any(value.any() for value in got.values()) and batch.masked == {"unscored": 6}
-    assert batch.unknown_returns == {}
-
-
-def test_many_random_failures_of_a_coach_that_always_says_seven_set_no_peers_apart():
-    failures = np.random.default_rng(7)
-    for _ in range(40):
-        team, rewards = three_of_two_turns()
-        lost = [key for key in rewards if failures.random() < 0.3]
-        for mode in SUMMED:
-            got, _ = advantages(team, without_score(rewards, *lost), **mode)
-            for turn in range(2):
-                peers = [got[f"{name}/x{turn}"][0] for name in "abc" if f"{name}/x{turn}" not in lost]
-                assert peers == pytest.approx([peers[0]] * len(peers) if peers else [], abs=1e-5)
-
-
 turns_of_a_team = st.dictionaries(st.sampled_from("xyz"), st.integers(1, 4), min_size=1)
 
 
@@ -158,20 +138,6 @@ def test_which_call_fails_pushes_the_agents_earlier_actions_neither_up_nor_down(
         pushes += [float(after[key][0] - before[key][0]) / scale for key in earlier]
     assert np.mean(pushes) == pytest.approx(0, abs=1e-5 if joint else 3 / 60)
     assert np.max(np.abs(pushes)) > 0.1
-
-
-@pytest.mark.parametrize("options", [{"name": "grpo"}, {"name": "grpo", "group_by": "turn"}, {"name": "at_grpo"}])
-@given(st.lists(st.floats(0, 10), min_size=2, max_size=8), st.data())
-def test_where_actions_are_compared_alone_an_unknown_one_leaves_its_group(options, values, data):
-    alone = options["name"] == "at_grpo"
-    team = [sample(str(i), episode="e" if alone else str(i)) for i in range(len(values))]
-    rewards = {str(i): value for i, value in enumerate(values)}
-    lost = data.draw(st.sets(st.sampled_from(sorted(rewards))))
-    got, batch = advantages(team, without_score(rewards, *lost), **options)
-    left, _ = advantages([s for s in team if s.action_id not in lost], rewards, **options)
-    for action_id, value in got.items():
-        np.testing.assert_array_equal(value, left.get(action_id, np.zeros(1)))
-    assert batch.masked.get("unscored", 0) == len(lost)
 
 
 @pytest.mark.parametrize("returns", ["own", "centered_sum", "sum_as_in_the_paper"])

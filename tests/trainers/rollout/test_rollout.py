@@ -99,6 +99,14 @@ async def test_a_sound_episode_is_scored_early_and_the_last_agent_with_the_outco
     ]
 
 
+async def test_an_action_reaches_the_coach_before_the_next_agent_is_asked():
+    order = []
+    policy = ScriptedPolicy(lambda call: order.append(f"ask {call.policy}") or "reply")
+    heard = RolloutContext(Pair(), policy, None, submit=lambda request: order.append(f"score {request.role.name}"))
+    await rollout(SPECS[:1], heard)
+    assert order == ["ask first", "score first", "ask second", "score second"]
+
+
 async def test_every_draw_of_an_episode_comes_of_its_seed_and_its_end_is_told_to_who_watches():
     policy, ended = ScriptedPolicy(lambda call: "reply"), []
     episodes = await rollout(SPECS, RolloutContext(Pair(), policy, None, on_episode=ended.append))

@@ -14,7 +14,6 @@ from coachrl.errors import CoachError, ConfigError
 from coachrl.pipelines.base import Environment, Pipeline, StepResult, Team
 from coachrl.pipelines.team.team import Tree
 from coachrl.prompts import parse_prompt
-from coachrl.runs.records import episode_from_record, episode_record
 from coachrl.sandbox import make_sandbox
 from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
@@ -125,12 +124,6 @@ async def test_every_candidate_is_a_sample_with_its_own_reward():
     half = action_rewards(of_episode, [episode], {}, config.reward.model_copy(update={"team_weight": 0.5}), None)
     assert half["e/3.1"] == 6.0
     assert behavior_metrics([episode])["behavior/turns/first"] == 2.0
-
-
-async def test_an_episode_with_alternatives_reads_back():
-    episode = await play(scripted(["1", "3"]), candidates=2)
-    again, scores = episode_from_record(episode_record(episode, {}))
-    assert again == episode and scores == {} and len(again.rejected_candidates) == 4
 
 
 async def test_parallel_sampling_of_the_same_pipeline_draws_one():

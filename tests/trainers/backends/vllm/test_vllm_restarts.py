@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed; scripts/test_openrlhf_cpu.sh makes a place where it is")
 
+from run_figures import figures
 from tiny_models import write_tiny_model
 
 from coachrl.runs.folder import Run
@@ -42,14 +43,6 @@ def train(tmp_path):
         return Run(tmp_path / "runs" / name), " ".join((done.stdout + done.stderr).split())
 
     return trained
-
-
-def figures(run):
-    """Metrics without what a clock decides."""
-    return [
-        {k: v for k, v in record.items() if not k.startswith("time/") and "per_s" not in k and "latency" not in k}
-        for record in run.metrics()
-    ]
 
 
 @pytest.mark.thorough
