@@ -26,6 +26,19 @@ def test_labels_name_coach_prompt_and_repeat():
     assert dataclasses.replace(JUDGE, coach="../..//x").label == "x-01234567"
 
 
+def test_a_label_is_a_folders_name_whatever_the_coach_is_called():
+    assert dataclasses.replace(JUDGE, coach="судья:Строгий", prompt_hash="").label == "судья-Строгий"
+    many = [f"mean of {', '.join(f'provider/a-judge-with-a-long-name-{n}' for n in range(count))}" for count in (9, 10)]
+    labels = {dataclasses.replace(JUDGE, coach=coach).label for coach in (*many, "ж" * 200)}
+    assert len(labels) == 3 and all(len(f"rescore-{label}-r10.lock".encode()) < 255 for label in labels)
+
+
+def test_a_coach_is_not_taken_for_another_whose_folder_has_its_name(tmp_path):
+    open_rescore(tmp_path, JUDGE)
+    with pytest.raises(ConfigError, match=r"was scored by openai/judge, this is openai-judge: give another --repeat$"):
+        open_rescore(tmp_path, dataclasses.replace(JUDGE, coach="openai-judge"))
+
+
 def test_a_rescore_reads_back_and_the_last_line_of_an_action_counts(tmp_path):
     rescore = open_rescore(tmp_path, JUDGE)
     append_scores(rescore, [CoachScore("e/0", "failed"), CoachScore("e/1", "scored", 7.0)])
