@@ -117,9 +117,7 @@ def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]
         "conclusion": conclusion(rows[0].difference) if rows else None,
         "unpaired": unpaired(first, last) if first else "",
         "table2": table2_rows(first, last) if first else [],
-        "broken": [
-            (e.name, len(e.episodes) - len(e.valid)) for e in (first, last) if e and e.episodes != tuple(e.valid)
-        ],
+        "broken": _broken(contents.evaluations, (first, last)),
         "behavior": behavior_rows(first, last) if first else [],
         "cost": dict(_costs(contents)),
         "charts": [chart for chart in charts if chart.series],
@@ -127,6 +125,12 @@ def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]
         "pairs": _pairs(first, last),
         "singles": _evaluated(first) if last is None and first else [],
     }
+
+
+def _broken(evaluations: Sequence[EpisodeFile], ends: Sequence[EpisodeFile | None]) -> list[tuple[str, int]]:
+    """How many episodes broke, of the evaluations that are compared and of those of which all did."""
+    counts = [(e, len(e.episodes) - len(e.valid)) for e in evaluations]
+    return [(e.name, count) for e, count in counts if count and (e in ends or not e.valid)]
 
 
 def environment() -> jinja2.Environment:
