@@ -389,6 +389,8 @@ def test_command_line(tmp_path):
         (["audit", "RUN", "--html", "nowhere/a.html"], "there is no folder nowhere"),
         (["audit", "RUN", "--json", "/"], "/ is a folder: name a file"),
         (["audit", "RUN", "--self-test"], "name no runs with it"),
+        (["audit", "--self-test", "--json", "a.json"], "no option but --repeats and --seed"),
+        (["audit", "--self-test", "--coach", "rules"], "no option but --repeats and --seed"),
     ],
 )
 def test_wrong_usage(tmp_path, args, sentence):
