@@ -42,7 +42,7 @@ def jsonl(path, *records):
     return path
 
 
-@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
+@pytest.mark.parametrize("name", ["labels.csv", "LABELS.CSV", "labels.jsonl"])
 def test_what_goes_out_comes_in_again(run, ids, tmp_path, name):
     remark = '=1+1, "quoted"\nsecond line \u2028 ü'
     given = [
