@@ -243,7 +243,7 @@ async def test_judgements_by_criteria_keep_each_of_them(saved, tmp_path):
         rescore = (await rescore_run(saved, config, by, ActionFilter(), progress, make_coach_pool)).rescore
     done, records = export(saved, "reward-model", tmp_path / "rm.jsonl", rescore=rescore.label)
     assert done.lines == {"judgement": len(actions_of(saved))}
-    assert records[0]["criteria"] == dict(zip(names, range(4), strict=True))
+    assert records[0]["criteria"] == [{"name": name, "score": place} for place, name in enumerate(names)]
     assert records[0]["score"] == pytest.approx((2 * 1 + 2 * 2 + 3) / 8)
 
 
