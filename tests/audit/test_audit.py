@@ -296,7 +296,7 @@ def test_all_episodes_failed_and_broken_episodes(tmp_path):
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
     audit = audited(run)
     assert "all 62 episodes failed, so no score can tell them apart" in verdict(audit, "auc").text
-    assert any("6 scored actions are of episodes that broke" in note for note in audit.findings[0].notes)
+    assert any("no outcome is known of 6 scored actions" in note for note in audit.findings[0].notes)
 
 
 def test_torn_lines_foreign_records_and_unknown_actions(tmp_path):

@@ -15,6 +15,7 @@ from coachrl.audit.audit import audit_runs
 from coachrl.audit.data.foreign import _plain, _reward, _traces
 from coachrl.audit.data.frame import read_audit_data
 from coachrl.audit.data.imported import _write, import_scores, import_settings
+from coachrl.audit.report.page import lines
 from coachrl.cli.main import app
 from coachrl.errors import ConfigError
 
@@ -297,6 +298,15 @@ def test_a_judge_that_likes_length_is_seen_whoever_ran_it(tmp_path):
     assert import_scores(file, settings, tmp_path) == folder
     [verdict] = [verdict for verdict in audit_runs([folder], 200).verdicts if verdict.topic == "length"]
     assert verdict.grade == "warning"
+
+
+def test_a_terminal_is_told_a_few_notes_of_many_and_of_no_episode_that_it_broke(tmp_path):
+    rows = [{"text": "r", "score": number / 20, "task": number, "category": number} for number in range(20)]
+    file = jsonl(tmp_path / "f.jsonl", rows)
+    audit = audit_runs([import_scores(file, import_settings("jsonl", (), "0:1"), tmp_path)])
+    told = [line for line in lines(audit) if line.startswith("  note")]
+    assert len(told) == 7 and told[-1].endswith("more, which the page has")
+    assert "no outcome is known of 20 scored actions: a stratum of their own" in audit.findings[0].notes
 
 
 def test_the_command_makes_the_run_and_its_page(tmp_path):
