@@ -44,7 +44,7 @@ from coachrl.report.outcome import (
 from coachrl.report.rendering import cut, rendering_svg
 from coachrl.runs.folder import Run
 from coachrl.stats import Estimate
-from coachrl.text import counted, one_line, printable
+from coachrl.text import counted, dollars, one_line, printable
 from coachrl.types import Episode
 
 _BRIEF = 300  # characters of an outcome at the head of the page
@@ -273,16 +273,16 @@ def _costs(contents: Contents) -> Iterator[tuple[str, str]]:
     for name, key, form, noun in sums:
         if values := _total(contents, key):
             yield name, f"{form(sum(values))} in {counted(len(values), noun)}"
-    dollars = _total(contents, "cost/usd")
-    if dollars:
-        text = f"${sum(dollars):,.2f} in {counted(len(dollars), 'training step')}"
-        unpriced = len(steps) - len(dollars)
+    known = _total(contents, "cost/usd")
+    if known:
+        text = f"{dollars(sum(known))} in {counted(len(known), 'training step')}"
+        unpriced = len(steps) - len(known)
         yield "Coach spend", text if unpriced <= 0 else f"at least {text}; the price of {unpriced} more is not known"
     elif steps:
         yield "Coach spend", "not known"
     if calls := _total(contents, "cost/external/calls"):
         usd = _total(contents, "cost/external/usd")
-        spent = f"${sum(usd):,.2f}" if len(usd) == len(calls) else "at a price that is not known"
+        spent = dollars(sum(usd)) if len(usd) == len(calls) else "at a price that is not known"
         yield "External models", f"{sum(calls):,.0f} calls, {spent}, in {counted(len(calls), 'training step')}"
 
 
