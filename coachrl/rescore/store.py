@@ -23,7 +23,7 @@ from typing import Any
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, write_aside
 from coachrl.parsing import read_json
-from coachrl.runs.records import read_scores
+from coachrl.runs.records import read_scores, scores_by_action
 from coachrl.text import nearest
 from coachrl.types import CoachScore
 
@@ -103,7 +103,7 @@ def read_rescore(folder: Path) -> Rescore:
     found = list(read_scores(folder / "scores.jsonl", problems))
     for problem in problems:
         log.warning("%s: %s", folder, problem)
-    return Rescore(folder, by, {score.action_id: score for score in found})
+    return Rescore(folder, by, scores_by_action(found))
 
 
 def existing_rescore(run_folder: Path, by: RescoreMetadata) -> Rescore | None:

@@ -14,7 +14,8 @@ from coachrl.rescore.store import (
     read_rescore,
     read_rescores,
 )
-from coachrl.types import CoachScore
+from coachrl.runs.records import scores_of_rescores
+from coachrl.types import CoachScore, Usage
 
 JUDGE = RescoreMetadata("openai/judge", None, "0123456789abcdef", 0, "2026-01-02T03:04:05Z", {"temperature": 0.0})
 
@@ -41,11 +42,14 @@ def test_a_coach_is_not_taken_for_another_whose_folder_has_its_name(tmp_path):
 
 def test_a_rescore_reads_back_and_the_last_line_of_an_action_counts(tmp_path):
     rescore = open_rescore(tmp_path, JUDGE)
-    append_scores(rescore, [CoachScore("e/0", "failed"), CoachScore("e/1", "scored", 7.0)])
-    append_scores(rescore, [CoachScore("e/0", "scored", 3.0)])
+    paid, again = Usage(2, tokens_in=10, cost_usd=0.5), Usage(1, tokens_in=4, cost_usd=0.25)
+    append_scores(rescore, [CoachScore("e/0", "failed", usage=paid), CoachScore("e/1", "scored", 7.0)])
+    append_scores(rescore, [CoachScore("e/0", "scored", 3.0, usage=again)])
     [found] = read_rescores(tmp_path)
     assert found.label == "openai-judge-01234567" and found.by == JUDGE
     assert [(score.action_id, score.process_0_10) for score in found.scores.values()] == [("e/0", 3.0), ("e/1", 7.0)]
+    assert found.scores["e/0"].usage == Usage(3, tokens_in=14, cost_usd=0.75), "what failed was paid for, too"
+    assert scores_of_rescores(tmp_path, []) == {found.label: found.scores}
     assert find_rescore(tmp_path, found.label) == found == open_rescore(tmp_path, JUDGE)
 
 
