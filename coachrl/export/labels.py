@@ -14,7 +14,7 @@ from typing import Any
 
 from coachrl.errors import ConfigError
 from coachrl.files import read_text
-from coachrl.jsonl import json_line, write_aside
+from coachrl.jsonl import check_place, json_line, write_aside
 from coachrl.parsing import csv_rows, parse_json
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import Label, adding_labels, label_from_record, read_labels
@@ -47,6 +47,7 @@ def export_labels(run: Run, place: Path) -> int:
         )
     if os.path.lexists(place):
         raise ConfigError(f"{place} exists already: name a new file")
+    check_place(place, "--out ")
     text = _csv(labels) if place.suffix.lower() == ".csv" else "".join(json_line(asdict(one)) for one in labels)
     write_aside(place, text, is_new=True)
     return len(labels)

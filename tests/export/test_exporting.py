@@ -205,6 +205,7 @@ async def test_candidates_of_one_state_are_siblings(tmp_path):
         (["--format", "sft", "--min-score", "10"], ["nothing to export as sft", "scored below 10"]),
         (["--format", "sft", "--out", "no/such/folder/x.jsonl"], ["no folder no/such/folder"]),
         (["--format", "sft", "--out", "there.jsonl"], ["there.jsonl exists already"]),
+        (["--format", "sft", "--out", "x.jsonl.gz"], ["x.jsonl.gz: files are written as they are", "leave out .gz"]),
     ],
 )
 def test_wrong_usage_is_one_line_and_leaves_nothing_behind(saved, tmp_path, monkeypatch, capsys, arguments, words):

@@ -60,6 +60,8 @@ def test_what_goes_out_comes_in_again(run, ids, tmp_path, name):
     assert (again.added, again.changed, again.known) == (0, 0, 3)
     with pytest.raises(ConfigError, match="exists already"):
         export_labels(run, tmp_path / name)
+    with pytest.raises(ConfigError, match=r"not packed: leave out \.gz$"):
+        export_labels(run, tmp_path / f"{name}.gz")
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
