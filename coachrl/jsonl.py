@@ -156,11 +156,12 @@ def _parsed(line: bytes) -> Any:
         return json.loads(line)
 
 
-def json_line(record: Mapping[str, Any]) -> str:
-    """`record` as one line of JSON, with its line end. Raises ValueError for a number that JSON does not have."""
+def json_line(record: Mapping[str, Any], half_characters: bool = True) -> str:
+    """`record` as one line of JSON, with its line end. half_characters: a reply that was cut may end in one, which
+    UTF-8 has no place for: whether it becomes an escape, which not every reader of JSON takes, or a question mark.
+    Raises ValueError for a number that JSON does not have."""
     line = json.dumps(record, ensure_ascii=False, default=_plain, allow_nan=False) + "\n"
-    # A reply that was cut may end in half a character, which UTF-8 has no place for; JSON writes it as an escape.
-    return line.encode("utf-8", "backslashreplace").decode("utf-8")
+    return line.encode("utf-8", "backslashreplace" if half_characters else "replace").decode("utf-8")
 
 
 def _plain(value: Any) -> Any:
@@ -179,6 +180,8 @@ def check_place(path: Path, option: str = "") -> None:
         raise ConfigError(f"{option}{path}: there is no folder {path.parent}")
     if path.is_dir():
         raise ConfigError(f"{option}{path} is a folder: name a file")
+    if path.suffix == ".gz":  # who reads it would unpack it
+        raise ConfigError(f"{option}{path}: files are written as they are, not packed: leave out .gz")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise ConfigError(f"{option}{path} cannot be written: no permission to write in {path.parent}")
 

@@ -157,6 +157,11 @@ def _spelled(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def dollars(amount: float) -> str:
+    """'$1,234.50'; of less than a cent its first digits, since what costs something is not free."""
+    return f"${amount:,.2f}" if amount == 0 or amount >= 0.01 else f"${amount:.2g}"
+
+
 def counted(number: int, noun: str) -> str:
     """'1 call', '2 calls', '1,000 replies'."""
     return f"{number:,} {noun if number == 1 else plural(noun)}"

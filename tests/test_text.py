@@ -8,6 +8,7 @@ from coachrl.text import (
     clip_middle,
     clip_tokens,
     counted,
+    dollars,
     error_told,
     estimated_tokens,
     extract_code,
@@ -96,6 +97,8 @@ class MuteError(BaseException):
 
 def test_numbers_and_names_in_messages():
     assert [counted(1, "call"), counted(0, "reply"), counted(1000, "task")] == ["1 call", "0 replies", "1,000 tasks"]
+    told = [dollars(amount) for amount in (0, 0.00312, 0.01, 1234.5)]
+    assert told == ["$0.00", "$0.0031", "$0.01", "$1,234.50"], "what costs something is not free"
     assert nearest("planer", ["coder", "planner"]) == ", did you mean 'planner'?" and nearest("xyz", ["coder"]) == ""
     assert nearest("OPENRLHF", ["vllm", "openrlhf"]) == ", did you mean 'openrlhf'?"
     assert nearest("MODEL", ["model", "Model"]) == ", did you mean 'Model'?"

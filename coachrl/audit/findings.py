@@ -40,6 +40,7 @@ from coachrl.audit.topics.preference import self_preference
 from coachrl.audit.topics.style import style_topics
 from coachrl.audit.topics.subjects import subject_gaps, with_topics
 from coachrl.stats import RESAMPLES, SCORE, Estimate
+from coachrl.text import counted
 
 _MOST_SHOWN_LEVELS = 24
 
@@ -223,5 +224,5 @@ def _sample_notes(sample: Sample) -> list[str]:
         )
     unmeasured = int(sample.frame["outcome"].isna().sum())
     if unmeasured:
-        notes.append(f"{unmeasured} scored actions are of episodes that broke: they count as a stratum of their own")
+        notes.append(f"no outcome is known of {counted(unmeasured, 'scored action')}: a stratum of their own")
     return notes + [note for dimension in ("category", "role") for note in small_strata(sample, dimension)]

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ from coachrl.audit.stats.training import score_audit
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl
 from coachrl.runs.folder import Run
+
+logger = logging.getLogger(__name__)  # `log` is the file of scores
 
 RewardFunction = Callable[..., Any]
 
@@ -46,14 +50,16 @@ def audited(
     outcome: another reward function that says whether a reply is right, 1 or 0 (None: not known); it is asked of the
     same replies and adds nothing to the reward. task, category: columns of the data set; replies to one prompt are of
     one task where none is named. every: TRL logs `audit/...` of the last so many steps, on the main process (0: never).
-    scale: the rewards that count as 0 and as 10 of 10, lowest first, for those figures.
+    scale: the rewards that count as 0 and as 10 of 10, lowest first, for those figures. A reward that is no number, NaN
+    as much as None, is a missing score; figures that cannot be made are warned of, and training goes on.
 
     Raises ConfigError for a scale that is none, and, as it is called, for a column that the data set does not have and
     for a number of rewards that is not that of the replies.
     """
     import_settings("trl", (), scale)
     columns = {field: column for field, column in (("task", task), ("category", category)) if column}
-    writer = _Writer(Path(log), getattr(reward, "__name__", type(reward).__name__), columns, every, scale)
+    begin = Path(log).stat().st_size if Path(log).is_file() else 0
+    writer = _Writer(Path(log), getattr(reward, "__name__", type(reward).__name__), columns, every, scale, begin)
 
     if inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(outcome):
 
@@ -81,14 +87,15 @@ async def _awaited(value: Any) -> Any:
 
 @dataclass
 class _Writer:
-    """Where scores go. reward: the column of the scores; columns: the data set's, by field; audited: the last step that
-    was."""
+    """Where scores go. reward: the column of the scores; columns: the data set's, by field; begin: where in the log the
+    replies begin that were not audited yet; audited: the last step that was."""
 
     log: Path
     reward: str
     columns: Mapping[str, str]
     every: int
     scale: str
+    begin: int
     audited: int = 0
 
     def keep(self, given: Mapping[str, Any], scores: Sequence[Any], outcomes: Sequence[Any] | None) -> None:
@@ -123,12 +130,31 @@ class _Writer:
         if not due or log_metric is None or not getattr(state, "is_world_process_zero", True):
             return
         self.audited = step
-        settings = import_settings("trl", [f"score={self.reward}"], self.scale)
-        with tempfile.TemporaryDirectory(prefix="coachrl-trl-") as folder:
-            run = Run(import_scores(self.log, settings, Path(folder)))
-            figures = score_audit(run, step - self.every + 1, step)
+        try:
+            figures = self._figures(step)
+        except (ConfigError, OSError) as error:  # no audit is worth a run of days
+            logger.warning("audit/... is left out at step %d: %s", step, error)
+            return
         for name, value in figures.items():
             log_metric(name, value)
+
+    def _figures(self, step: int) -> dict[str, float]:
+        """Of the replies since the last audit alone: the log of a long run may be larger than memory."""
+        settings = import_settings("trl", [f"score={self.reward}"], self.scale)
+        with tempfile.TemporaryDirectory(prefix="coachrl-trl-") as folder:
+            recent = Path(folder) / "recent.jsonl"
+            recent.write_bytes(self._recent())
+            run = Run(import_scores(recent, settings, Path(folder)))
+            return score_audit(run, step - self.every + 1, step)
+
+    def _recent(self) -> bytes:
+        """The whole lines that were not audited yet: another process may be writing the last one."""
+        with self.log.open("rb") as log:
+            log.seek(self.begin)
+            found = log.read()
+        lines = found[: found.rfind(b"\n") + 1]
+        self.begin += len(lines)
+        return lines
 
 
 def _step(given: Mapping[str, Any]) -> int:
@@ -137,5 +163,7 @@ def _step(given: Mapping[str, Any]) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A number of a tensor or an array as a plain one; text and messages as they are."""
-    return value.item() if hasattr(value, "item") else value
+    """A number of a tensor or an array as a plain one, None for one that JSON does not have; text and messages as they
+    are."""
+    plain = value.item() if hasattr(value, "item") else value
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain

@@ -25,6 +25,8 @@ _NOBODY_IS_ASKED = (
     "--coach, --coach-prompt, --coach-api-base and --yes say who is asked: add --probe N or --fault-localization N"
 )
 
+_MADE_UP = "--self-test makes its own scores: name no runs with it, and no option but --repeats and --seed"
+
 Runs = Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders, e.g. runs/latest")]
 From = Annotated[
     str | None, typer.Option("--from", help="The paths are files of another trainer: trl, verifiers, art or jsonl")
@@ -102,7 +104,25 @@ def audit(
     from coachrl.audit.thresholds import crossed, parse_threshold
 
     if self_test:
-        _self_test(runs, repeats or 20, seed)
+        given = (
+            runs,
+            source,
+            columns,
+            scale,
+            html,
+            json_file,
+            fail_on,
+            probe,
+            fault_localization,
+            replay,
+            yes,
+            calibrate,
+        )
+        if any(given) or coach.given:
+            raise ConfigError(
+                "--self-test makes its own scores: name no runs with it, and no option but --repeats and --seed"
+            )
+        _self_test(repeats or 20, seed)
         return
     if repeats is not None:
         raise ConfigError("--repeats is of made-up runs: add --self-test")
@@ -243,11 +263,9 @@ def _agreement(yes: bool) -> Callable[[CostEstimate], None]:
     return agreed
 
 
-def _self_test(runs: list[Path] | None, repeats: int, seed: int) -> None:
+def _self_test(repeats: int, seed: int) -> None:
     from coachrl.audit.selftest.selftest import self_test, table_lines
 
-    if runs:
-        raise ConfigError("--self-test makes its own scores: name no runs with it")
     header, rule, *_ = table_lines([])
     out.print(f"{header}\n{rule}")
     self_test(repeats, seed=seed, on_result=lambda result: out.print(table_lines([result])[-1]))

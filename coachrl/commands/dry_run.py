@@ -21,7 +21,7 @@ from coachrl.resources import free_bytes
 from coachrl.runs.folder import Run
 from coachrl.tasks import load_tasks
 from coachrl.tasks.split import Sets
-from coachrl.text import counted, rounded
+from coachrl.text import counted, dollars, rounded
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.openrlhf.flash_attention import chosen_attention, needs_flash_attn
 from coachrl.trainers.backends.openrlhf.placement import Placement
@@ -213,10 +213,10 @@ def _use_lines(use: CostEstimate, usual_usd: float | None) -> list[str]:
     into, out = (f"{rounded(least)} to {rounded(most)}" for least, most in (use.tokens_in, use.tokens_out))
     spend = "price not known; coach.usd_per_million_tokens=[input, output] states it"
     if use.usd is not None:
-        spend = f"${use.usd[0]:,.2f} to ${use.usd[1]:,.2f}, the most if every window and every reply is full"
+        spend = f"{dollars(use.usd[0])} to {dollars(use.usd[1])}, the most if every window and every reply is full"
     lines = [f"coach tokens      about {into} in, {out} out", f"coach spend       {spend}"]
     if usual_usd is not None:
-        lines.append(f"{'':18}about ${usual_usd:,.2f} at what steps of the newest run in the same folder did cost")
+        lines.append(f"{'':18}about {dollars(usual_usd)} at what steps of the newest run in the same folder did cost")
     return lines
 
 

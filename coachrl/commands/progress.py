@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from coachrl.text import printable
+from coachrl.text import dollars, printable
 from coachrl.trainers.masking import left_out_in_words
 from coachrl.types import Episode
 
@@ -78,7 +78,7 @@ class Display:
         known = [price for price in self._prices if price is not None]
         if not self._prices:
             return ""
-        return f"  ${sum(known):.2f}" if len(known) == len(self._prices) else "  $?"
+        return f"  {dollars(sum(known))}" if len(known) == len(self._prices) else "  $?"
 
 
 def _all_tokens(episodes: Sequence[Episode]) -> int:

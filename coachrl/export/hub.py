@@ -11,6 +11,7 @@ from coachrl.errors import CheckpointError, CoachrlError, ConfigError
 from coachrl.jsonl import folder_aside
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
+from coachrl.runs.initial_models import changed_models
 from coachrl.runs.model_card import CARD
 from coachrl.text import one_line
 
@@ -37,22 +38,27 @@ def export_hub(run: Run, folder: Path) -> list[Path]:
         try:
             with folder_aside(folder) as aside:
                 for policy in policies:
-                    _write_whole(policy, config.initial_model(policy.name), aside / policy.name)
+                    _write_whole(run, policy, config.initial_model(policy.name), aside / policy.name)
         except OSError as error:
             raise ConfigError(f"--out {folder} cannot be written: {error.strerror}") from error
         return [folder / policy.name for policy in policies]
 
 
-def _write_whole(policy: Path, initial: str, folder: Path) -> None:
-    """A model as it was saved; an adapter as the model that it makes of the initial one."""
+def _write_whole(run: Run, policy: Path, initial: str, folder: Path) -> None:
+    """A model as it was saved; an adapter as the model that it makes of the initial one, with a warning where that is
+    not what the run began with."""
     if (policy / checkpoints.MODEL).is_file():
         folder.mkdir()
         files = [path for path in sorted(policy.iterdir()) if path.is_file() and path.name not in _FOR_RESUMING]
         kept = [path for path in files if path.name == CARD or path.suffix in _KINDS]
     else:
-        from coachrl.trainers.backends.torch.policy import merge_adapter  # it imports torch
+        from coachrl.trainers.backends.torch.adapter_folders import whole_model  # these import torch
+        from coachrl.trainers.backends.torch.policy import merge_adapter
 
-        merge_adapter(initial, policy, folder)
+        base = whole_model(initial)  # which may be an adapter's folder, too
+        if changed := changed_models(run, {policy.name: (checkpoints.whole_name(initial), base)}):
+            run.warn(changed)
+        merge_adapter(base, policy, folder)
         kept = [policy / CARD]
     for path in kept:
         shutil.copyfile(path, folder / path.name)

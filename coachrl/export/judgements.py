@@ -50,8 +50,8 @@ def judgements(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterato
         else:  # of a conversation that was repaired, the question and the reply that could be read
             question = line["messages"][0]["content"]
             record = _judgement(action_id, roles[action_id], question, reply, verdict.process_0_10, line["model"])
-            if verdict.criteria:
-                record["criteria"] = {one.name: one.score_0_10 for one in verdict.criteria}
+            if criteria:  # a column of all lines, or of none
+                record["criteria"] = [{"name": one.name, "score": one.score_0_10} for one in verdict.criteria]
             yield "judgement", record
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from coachrl.errors import ConfigError
 from coachrl.files import read_text
-from coachrl.jsonl import json_line, write_aside
+from coachrl.jsonl import check_place, json_line, write_aside
 from coachrl.parsing import csv_rows, parse_json
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import Label, adding_labels, label_from_record, read_labels
@@ -47,7 +47,8 @@ def export_labels(run: Run, place: Path) -> int:
         )
     if os.path.lexists(place):
         raise ConfigError(f"{place} exists already: name a new file")
-    text = _csv(labels) if place.suffix == ".csv" else "".join(json_line(asdict(one)) for one in labels)
+    check_place(place, "--out ")
+    text = _csv(labels) if place.suffix.lower() == ".csv" else "".join(json_line(asdict(one)) for one in labels)
     write_aside(place, text, is_new=True)
     return len(labels)
 
@@ -120,7 +121,7 @@ def _as_written(cell: str) -> str:
 def _records(place: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Line number and fields of each label; empty lines hold none."""
     text = read_text(place, str(place))
-    if place.suffix != ".csv":
+    if place.suffix.lower() != ".csv":
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 yield number, parse_json(line, f"{place}, line {number}")

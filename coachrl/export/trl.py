@@ -94,8 +94,8 @@ def _write(path: Path, records: Iterable[Line]) -> dict[str, int]:
     aside, lines = place_aside(path), Counter[str]()
     try:
         with aside.open("w", encoding="utf-8") as file:
-            for kind, record in records:
-                file.write(json_line(record))
+            for kind, record in _whole_first(records):
+                file.write(json_line(record, half_characters=False))  # `datasets` reads no file that holds one
                 lines[kind] += 1
         if lines:
             fsync(aside)
@@ -106,3 +106,16 @@ def _write(path: Path, records: Iterable[Line]) -> dict[str, int]:
         with suppress(OSError):  # a disk that may not be written to says so of this, too
             aside.unlink(missing_ok=True)
     return dict(lines)
+
+
+def _whole_first(lines: Iterable[Line]) -> Iterator[Line]:
+    """`datasets` takes the type of a column from the first ten megabytes, and then refuses another: before lines that
+    lack something, as corrections a score, comes one that lacks nothing."""
+    left, waiting = iter(lines), list[Line]()
+    for kind, record in left:
+        if not any(value is None or value == [] for value in record.values()):
+            yield kind, record
+            break
+        waiting.append((kind, record))
+    yield from waiting
+    yield from left

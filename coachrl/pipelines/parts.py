@@ -12,12 +12,13 @@ def part_so_far(action: Action, previous: Sequence[Action]) -> tuple[Action, ...
     the episode.
 
     A turn goes on from an earlier one where its prompt begins with that one's prompt and reply; a part begins with a
-    prompt that goes on from nothing.
+    prompt that goes on from nothing. Nothing is known to go on from a reply without ids: an external model's, or one
+    that nobody waited for, after which an app may ask the same again.
     """
     part = [action]
     for earlier in reversed(previous):
         read = (*earlier.prompt_ids, *earlier.response_ids)
-        if earlier.role == action.role and part[0].prompt_ids[: len(read)] == read:
+        if earlier.role == action.role and earlier.response_ids and part[0].prompt_ids[: len(read)] == read:
             part.insert(0, earlier)
     return tuple(part)
 

@@ -41,8 +41,8 @@ class Contents:
     """A run's folder.
 
     steps: step -> all numbers of metrics.jsonl at that step. evaluations: in order of steps; those between the first
-    and the last come without their actions. training: the first and the last training step that left a file.
-    config: None where there is none. problems: one line for each part that could not be read.
+    and the last that measured anything come without their actions. training: the first and the last training step that
+    left a file. config: None where there is none. problems: one line for each part that could not be read.
     """
 
     name: str
@@ -89,14 +89,14 @@ def read_contents(run: Run) -> Contents:
         f"{path.name}: not a file of this run (step-… or eval-…), and left out"
         for path in sorted(set((run.folder / "episodes").glob("*.jsonl")) - set(run.episode_files()))
     ]
-    evaluations, training = run.episode_files("eval"), run.episode_files("step")
+    training = run.episode_files("step")
     return Contents(
         name=run.folder.name,
         config=config,
         versions=versions,
         steps=_steps(run.folder / "metrics.jsonl", problems),
-        evaluations=_episode_files(evaluations, problems, whole=_ends(evaluations)),
-        training=_episode_files(_ends(training), problems, whole=_ends(training)),
+        evaluations=_evaluations(run.episode_files("eval"), problems),
+        training=[_episode_file(path, problems) for path in dict.fromkeys([*training[:1], *training[-1:]])],
         problems=problems,
     )
 
@@ -141,16 +141,25 @@ def _versions(run: Run, problems: list[str]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _ends(paths: Sequence[Path]) -> list[Path]:
-    return list(dict.fromkeys([*paths[:1], *paths[-1:]]))
-
-
-def _episode_files(paths: Sequence[Path], problems: list[str], whole: Sequence[Path]) -> list[EpisodeFile]:
-    """Only the files named in `whole` keep their actions: a run's evaluations together can be larger than memory."""
-    found = []
-    for path in paths:
-        pairs = list(read_episodes(path, problems))
-        episodes = [episode if path in whole else replace(episode, actions=()) for episode, _ in pairs]
-        scores = {action_id: score for _, its_scores in pairs for action_id, score in its_scores.items()}
-        found.append(EpisodeFile(f"episodes/{path.name}", step_of(path), tuple(episodes), scores))
+def _evaluations(paths: Sequence[Path], problems: list[str]) -> list[EpisodeFile]:
+    """Only the ends keep their actions: of the files, and of those that measured anything. All evaluations of a run
+    together can be larger than memory."""
+    found: list[EpisodeFile] = []
+    measured: list[int] = []
+    whole: set[int] = set()
+    for place, path in enumerate(paths):
+        found.append(_episode_file(path, problems))
+        if found[place].valid:
+            measured.append(place)
+        ends = {0, place, *measured[:1], *measured[-1:]}
+        for other in whole - ends:
+            without = tuple(replace(episode, actions=()) for episode in found[other].episodes)
+            found[other] = replace(found[other], episodes=without)
+        whole = ends
     return found
+
+
+def _episode_file(path: Path, problems: list[str]) -> EpisodeFile:
+    pairs = list(read_episodes(path, problems))
+    scores = {action_id: score for _, its_scores in pairs for action_id, score in its_scores.items()}
+    return EpisodeFile(f"episodes/{path.name}", step_of(path), tuple(episode for episode, _ in pairs), scores)

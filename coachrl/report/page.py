@@ -44,7 +44,7 @@ from coachrl.report.outcome import (
 from coachrl.report.rendering import cut, rendering_svg
 from coachrl.runs.folder import Run
 from coachrl.stats import Estimate
-from coachrl.text import counted, one_line, printable
+from coachrl.text import counted, dollars, one_line, printable
 from coachrl.types import Episode
 
 _BRIEF = 300  # characters of an outcome at the head of the page
@@ -117,9 +117,7 @@ def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]
         "conclusion": conclusion(rows[0].difference) if rows else None,
         "unpaired": unpaired(first, last) if first else "",
         "table2": table2_rows(first, last) if first else [],
-        "broken": [
-            (e.name, len(e.episodes) - len(e.valid)) for e in (first, last) if e and e.episodes != tuple(e.valid)
-        ],
+        "broken": _broken(contents.evaluations, (first, last)),
         "behavior": behavior_rows(first, last) if first else [],
         "cost": dict(_costs(contents)),
         "charts": [chart for chart in charts if chart.series],
@@ -127,6 +125,12 @@ def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]
         "pairs": _pairs(first, last),
         "singles": _evaluated(first) if last is None and first else [],
     }
+
+
+def _broken(evaluations: Sequence[EpisodeFile], ends: Sequence[EpisodeFile | None]) -> list[tuple[str, int]]:
+    """How many episodes broke, of the evaluations that are compared and of those of which all did."""
+    counts = [(e, len(e.episodes) - len(e.valid)) for e in evaluations]
+    return [(e.name, count) for e, count in counts if count and (e in ends or not e.valid)]
 
 
 def environment() -> jinja2.Environment:
@@ -269,16 +273,16 @@ def _costs(contents: Contents) -> Iterator[tuple[str, str]]:
     for name, key, form, noun in sums:
         if values := _total(contents, key):
             yield name, f"{form(sum(values))} in {counted(len(values), noun)}"
-    dollars = _total(contents, "cost/usd")
-    if dollars:
-        text = f"${sum(dollars):,.2f} in {counted(len(dollars), 'training step')}"
-        unpriced = len(steps) - len(dollars)
+    known = _total(contents, "cost/usd")
+    if known:
+        text = f"{dollars(sum(known))} in {counted(len(known), 'training step')}"
+        unpriced = len(steps) - len(known)
         yield "Coach spend", text if unpriced <= 0 else f"at least {text}; the price of {unpriced} more is not known"
     elif steps:
         yield "Coach spend", "not known"
     if calls := _total(contents, "cost/external/calls"):
         usd = _total(contents, "cost/external/usd")
-        spent = f"${sum(usd):,.2f}" if len(usd) == len(calls) else "at a price that is not known"
+        spent = dollars(sum(usd)) if len(usd) == len(calls) else "at a price that is not known"
         yield "External models", f"{sum(calls):,.0f} calls, {spent}, in {counted(len(calls), 'training step')}"
 
 

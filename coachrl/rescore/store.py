@@ -11,6 +11,7 @@ last one counts.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import re
@@ -22,13 +23,14 @@ from typing import Any
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, write_aside
 from coachrl.parsing import read_json
-from coachrl.runs.records import read_scores
+from coachrl.runs.records import read_scores, scores_by_action
 from coachrl.text import nearest
 from coachrl.types import CoachScore
 
 log = logging.getLogger(__name__)
 
 _HASH_CHARS = 8
+_NAME_BYTES = 160  # of a coach; its lock and what is written aside have longer names, of 255 bytes at most
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,17 @@ class RescoreMetadata:
     @property
     def label(self) -> str:
         """Name of the folder: "<coach>-<start of prompt_hash>", and "-r<repeat>" from the first repeat on."""
-        parts = [re.sub(r"[^A-Za-z0-9._]+", "-", self.coach).strip("-."), self.prompt_hash[:_HASH_CHARS]]
+        parts = [_folder_name(self.coach), self.prompt_hash[:_HASH_CHARS]]
         return "-".join(part for part in [*parts, f"r{self.repeat}" if self.repeat else ""] if part)
+
+
+def _folder_name(coach: str) -> str:
+    """Letters of any script, digits, dots and underscores stay; a long name, as of an ensemble, ends in a hash."""
+    name = re.sub(r"[^\w.]+", "-", coach).strip("-.")
+    if len(name.encode()) <= _NAME_BYTES:
+        return name
+    digest = hashlib.sha256(coach.encode()).hexdigest()[:_HASH_CHARS]
+    return f"{name.encode()[:_NAME_BYTES].decode(errors='ignore')}-{digest}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ def read_rescore(folder: Path) -> Rescore:
     found = list(read_scores(folder / "scores.jsonl", problems))
     for problem in problems:
         log.warning("%s: %s", folder, problem)
-    return Rescore(folder, by, {score.action_id: score for score in found})
+    return Rescore(folder, by, scores_by_action(found))
 
 
 def existing_rescore(run_folder: Path, by: RescoreMetadata) -> Rescore | None:
@@ -101,6 +112,8 @@ def existing_rescore(run_folder: Path, by: RescoreMetadata) -> Rescore | None:
     if not (folder / "coach.json").is_file():
         return None
     found = read_rescore(folder)
+    if found.by.coach != by.coach:  # names that differ in signs, or on some file systems in case, have one folder
+        raise ConfigError(f"{folder} was scored by {found.by.coach}, this is {by.coach}: give another --repeat")
     was, now = found.by.settings, by.settings
     for key in sorted(was.keys() | now.keys()):
         if was.get(key) != now.get(key):

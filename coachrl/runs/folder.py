@@ -257,10 +257,11 @@ class Run:
         return episodes, scores
 
     def episode_files(self, kind: Literal["step", "eval", "*"] = "*") -> list[Path]:
-        """Those of training steps ("step"), of evaluations ("eval"), or of both. A file of another name is not the
-        run's."""
+        """Those of training steps ("step"), of evaluations ("eval"), or of both, evaluations first, by step. A file of
+        another name is not the run's."""
         found = (self.folder / "episodes").glob(f"{kind}-*.jsonl")
-        return sorted(path for path in found if _EPISODE_FILE.fullmatch(path.stem))
+        named = (path for path in found if _EPISODE_FILE.fullmatch(path.stem))
+        return sorted(named, key=lambda path: (path.stem[:4], step_of(path), path.stem))
 
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that was made here and failed before its first line of metrics, and those that

@@ -6,7 +6,9 @@ import html
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from coachrl.jsonl import readable_jsonl
 from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
+from coachrl.text import brief
 from coachrl.types import Action, CoachScore
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ class RunFrames(EpisodeFrames):
     @property
     def metrics(self) -> pd.DataFrame:
         """A row for each line of metrics.jsonl; docs/reading_a_run.md says what the columns are."""
-        return _frame(self._run.metrics(), ("step",))
+        return _frame(_metrics(self._run), ("step",))
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -129,13 +131,28 @@ class RunFrames(EpisodeFrames):
 
 def summary_html(run: Run) -> str:
     """What a notebook shows of a run: its folder, its newest lines of metrics, and where its report is."""
-    lines = [{key: line[key] for key in _METRICS_SHOWN if key in line} for line in run.metrics()]
+    lines = [{key: line[key] for key in _METRICS_SHOWN if key in line} for line in _metrics(run)]
     table = _frame(lines[-10:], ("step",)).to_html(index=False, na_rep="", float_format="{:.3g}".format)
     report = run.folder / "report.html"
     told = f"<p>report: {html.escape(str(report))}</p>" if report.is_file() else ""
     return (
         f"<p>coachrl run <b>{html.escape(str(run.folder))}</b></p>{table if lines else '<p>no metrics yet</p>'}{told}"
     )
+
+
+def _metrics(run: Run) -> list[dict[str, Any]]:
+    """The lines that can be read; a run that was killed may have left the last one without its end."""
+    problems: list[str] = []
+    lines = list(readable_jsonl(run.folder / "metrics.jsonl", _fields, problems))
+    for problem in problems:
+        run.warn(problem)
+    return lines
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    if not isinstance(record, dict):
+        raise TypeError(f"it is {brief(record)}")
+    return record
 
 
 def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:

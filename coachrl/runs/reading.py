@@ -10,6 +10,7 @@ from coachrl.errors import ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.generation import Message, opening
 from coachrl.pipelines.parts import part_so_far
+from coachrl.pipelines.team.team import GIVEN_UP
 from coachrl.runs.beginning import changed_tasks
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_each_once
@@ -23,12 +24,13 @@ def team_of(run: Run) -> tuple[Role, ...]:
 
 
 def tasks_of(run: Run, config: RunConfig) -> dict[str, Task]:
-    """The run's tasks by id, of both sets. Warns where they are not those that it began with: a coach is told, and a
-    reply graded by, the reference answers of now."""
+    """The run's tasks by id, of both sets. Two files of one name, and two splits of a data set, give both sets the same
+    ids: then it is the training task, since a coach is asked about training steps. Warns where the tasks are not those
+    that it began with: a coach is told, and a reply graded by, the reference answers of now."""
     train, heldout = load_tasks(config)
     if changed := changed_tasks(run, train, heldout):
         run.warn(changed)
-    return {task.id: task for task in (*train, *heldout)}
+    return {task.id: task for task in (*heldout, *train)}
 
 
 def training_episodes(run: Run) -> Iterator[ScoredEpisode]:
@@ -46,7 +48,8 @@ def requests_of(
     episode: Episode, tasks: Mapping[str, Task], team: tuple[Role, ...], outcome_to: OutcomeTo
 ) -> list[CoachRequest]:
     """What a coach is asked about the episode's actions, as it was while the episode ran: actions that broke for no
-    fault of the agent are left out, and where the episode broke, so are those that wait for its outcome.
+    fault of the agent are left out, and so are replies that nobody waited for, and, where the episode broke, those that
+    wait for its outcome.
 
     Raises ConfigError where the task set or the team does not hold the episode's, or has another problem in its place.
     """
@@ -60,7 +63,8 @@ def requests_of(
     for action in episode.all_actions:
         role, previous = _role(roles, action), tuple(a for a in episode.actions if a.index < action.index)
         shown = sees_outcome(action.role, team, outcome_to)
-        if action.infra_error is None and not (shown and episode.infra_error is not None):
+        is_asked_about = action.infra_error is None and action.result != GIVEN_UP
+        if is_asked_about and not (shown and episode.infra_error is not None):
             requests.append(make_request(task, team, role, action, previous, episode.outcome if shown else None))
     return requests
 

@@ -102,11 +102,22 @@ def episode_from_record(record: Mapping[str, Any]) -> ScoredEpisode:
 
 
 def scores_of_rescores(run_folder: Path, problems: list[str]) -> dict[str, dict[str, CoachScore]]:
-    """Label of each rescore of a run -> its scores by action. Of several for one action the last one counts."""
+    """Label of each rescore of a run -> its scores, see `scores_by_action`."""
     return {
-        path.parent.name: {score.action_id: score for score in read_scores(path, problems)}
+        path.parent.name: scores_by_action(read_scores(path, problems))
         for path in sorted(run_folder.glob("rescores/*/scores.jsonl"))
     }
+
+
+def scores_by_action(scores: Iterable[CoachScore]) -> dict[str, CoachScore]:
+    """Of several for one action, as where a call that failed was tried again, the last one counts, with what all of
+    them took."""
+    found: dict[str, CoachScore] = {}
+    for score in scores:
+        earlier = found.get(score.action_id)
+        whole = score if earlier is None else dataclasses.replace(score, usage=earlier.usage + score.usage)
+        found[score.action_id] = whole
+    return found
 
 
 def score_from_record(record: Mapping[str, Any]) -> CoachScore:

@@ -282,7 +282,7 @@ def test_all_episodes_failed_and_broken_episodes(tmp_path):
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
     audit = audited(run)
     assert "all 62 episodes failed, so no score can tell them apart" in verdict(audit, "auc").text
-    assert any("6 scored actions are of episodes that broke" in note for note in audit.findings[0].notes)
+    assert any("no outcome is known of 6 scored actions" in note for note in audit.findings[0].notes)
 
 
 def test_torn_lines_foreign_records_and_unknown_actions(tmp_path):
@@ -375,6 +375,8 @@ def test_command_line(tmp_path):
         (["audit", "RUN", "--html", "nowhere/a.html"], "there is no folder nowhere"),
         (["audit", "RUN", "--json", "/"], "/ is a folder: name a file"),
         (["audit", "RUN", "--self-test"], "name no runs with it"),
+        (["audit", "--self-test", "--json", "a.json"], "no option but --repeats and --seed"),
+        (["audit", "--self-test", "--coach", "rules"], "no option but --repeats and --seed"),
     ],
 )
 def test_wrong_usage(tmp_path, args, sentence):

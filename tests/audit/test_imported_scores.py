@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from coachrl.audit.audit import audit_runs
 from coachrl.audit.data.foreign import _plain, _reward, _traces
 from coachrl.audit.data.frame import read_audit_data
-from coachrl.audit.data.imported import import_scores, import_settings
+from coachrl.audit.data.imported import _write, import_scores, import_settings
+from coachrl.audit.report.page import lines
 from coachrl.cli.main import app
 from coachrl.errors import ConfigError
 
@@ -195,6 +196,34 @@ def test_columns_that_have_the_names_of_fields_need_not_be_named(tmp_path):
     assert table["outcome"].tolist() == [0, 1, 0, 1] and set(table["role"]) == {"b"}
 
 
+def test_a_column_that_the_first_rows_lack_is_read_all_the_same(tmp_path):
+    said = {"text": "r", "score": 0.5}
+    rows = [said, {**said, "outcome": None}, {**said, "outcome": True, "more": {"kind": "sums"}}]
+    table = table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl", "category=more.kind")
+    assert table["outcome"].isna().tolist() == [True, True, False] and list(table["category"]) == ["all", "all", "sums"]
+    unlike = [{"completion": "c", "prompt": "p", "judge": None}, {"completion": "c", "prompt": "p", "judge": 1.0}]
+    assert table_of(jsonl(tmp_path / "t.jsonl", unlike), tmp_path, "trl")["score"].tolist()[1] == 10
+
+
+def test_a_category_and_a_role_may_be_numbered_from_0(tmp_path):
+    rows = [{"text": "r", "score": 0.5, "category": kind, "role": kind} for kind in (0, 1, "", None)]
+    table = table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl")
+    assert list(table["category"]) == ["0", "1", "all", "all"] and list(table["role"]) == ["0", "1", "agent", "agent"]
+
+
+def test_a_file_under_another_name_is_another_step_and_what_was_made_meanwhile_is_taken(tmp_path):
+    message = {"role": "assistant", "content": "c"}
+    group = {"trajectories": [{"reward": 0.5, "messages_and_choices": [message]}]}
+    settings, steps = import_settings("art", (), "0:1"), {}
+    for name in ("0001", "0007"):
+        folder = import_scores(jsonl(tmp_path / f"{name}.jsonl", [group]), settings, tmp_path)
+        steps[folder] = [path.name for path in (folder / "episodes").iterdir()]
+    assert list(steps.values()) == [["step-000001.jsonl"], ["step-000007.jsonl"]]
+    _write(folder, {9: []})
+    assert [path.name for path in (folder / "episodes").iterdir()] == ["step-000007.jsonl"]
+    assert not list(tmp_path.glob(".imported*"))
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "reason"),
     [
@@ -269,6 +298,15 @@ def test_a_judge_that_likes_length_is_seen_whoever_ran_it(tmp_path):
     assert import_scores(file, settings, tmp_path) == folder
     [verdict] = [verdict for verdict in audit_runs([folder], 200).verdicts if verdict.topic == "length"]
     assert verdict.grade == "warning"
+
+
+def test_a_terminal_is_told_a_few_notes_of_many_and_of_no_episode_that_it_broke(tmp_path):
+    rows = [{"text": "r", "score": number / 20, "task": number, "category": number} for number in range(20)]
+    file = jsonl(tmp_path / "f.jsonl", rows)
+    audit = audit_runs([import_scores(file, import_settings("jsonl", (), "0:1"), tmp_path)])
+    told = [line for line in lines(audit) if line.startswith("  note")]
+    assert len(told) == 7 and told[-1].endswith("more, which the page has")
+    assert "no outcome is known of 20 scored actions: a stratum of their own" in audit.findings[0].notes
 
 
 def test_the_command_makes_the_run_and_its_page(tmp_path):

@@ -169,6 +169,18 @@ def test_equal_coaches_of_several_runs_are_one_rater_and_unlike_ones_of_one_name
     assert list(data.actions["run"]) == ["a", "b", "c"]
 
 
+def test_another_problem_under_the_id_of_one_is_another_task_in_whatever_run(tmp_path):
+    runs = [make_run(tmp_path, name) for name in "abc"]
+    for run, problem in zip(runs, ("2 + 2?", "3 + 3?", ""), strict=True):
+        given = scores(CoachScore("e/0", "scored", 1.0))
+        run.write_episodes("step-000001", [episode("e", make_action(), task_prompt=problem)], given)
+        run.write_episodes("eval-000001", [episode("v", make_action(), task_prompt=problem)], {})
+    data = read_audit_data([run.folder for run in runs])
+    first, other, unkept = data.actions["task"]
+    assert first == unkept == "t" and other.startswith("t ") and list(data.heldout["task"]) == [first, other, unkept]
+    assert set(data.texts) == {first, other}
+
+
 def test_scores_by_criteria_are_columns_and_one_that_is_no_score_is_missing(tmp_path):
     run = make_run(tmp_path)
     by = (CriterionScore("right", 1.0, 7.0), CriterionScore("clear", 1.0, 11.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -82,6 +83,31 @@ def test_what_cannot_be_logged_is_said_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match="--scale 1: write the lowest and the highest score"):
         audited(likes_length, tmp_path / "c.jsonl", scale="1")
     assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_nothing_that_an_audit_cannot_take_ends_training(tmp_path, caplog):
+    def judge(completions, **given):
+        return [math.nan, 2.0, None, 0.5] * 2
+
+    logged = []
+    asked = audited(judge, tmp_path / "s.jsonl", every=1)
+    given = call(asked, 1, log_metric=lambda name, value: logged.append(name))
+    assert math.isnan(given[0]) and given[1:4] == [2.0, None, 0.5], "the reward stays as it is"
+    assert not logged and "audit/... is left out at step 1" in caplog.text and "2.0 is outside 0:1" in caplog.text
+    rewards = [json.loads(line)["judge"] for line in (tmp_path / "s.jsonl").read_text().splitlines()]
+    assert rewards == [None, 2.0, None, 0.5] * 2
+
+
+def test_figures_are_made_of_what_came_since_the_last_ones(tmp_path):
+    """The log of a long run may be larger than memory, and what an earlier run left in it is none of this one's."""
+    log, found = tmp_path / "s.jsonl", []
+    log.write_text("an earlier run's\n")
+    judge = audited(likes_length, log, every=2)
+    for step in (1, 2, 3, 4):
+        call(judge, step, log_metric=lambda name, value: found.append(value) if name == "audit/n" else None)
+        if step == 2:
+            log.write_text("x" * (log.stat().st_size - 1) + "\n")
+    assert found == [16, 16]
 
 
 def short(completions, **given):

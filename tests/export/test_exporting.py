@@ -205,6 +205,7 @@ async def test_candidates_of_one_state_are_siblings(tmp_path):
         (["--format", "sft", "--min-score", "10"], ["nothing to export as sft", "scored below 10"]),
         (["--format", "sft", "--out", "no/such/folder/x.jsonl"], ["no folder no/such/folder"]),
         (["--format", "sft", "--out", "there.jsonl"], ["there.jsonl exists already"]),
+        (["--format", "sft", "--out", "x.jsonl.gz"], ["x.jsonl.gz: files are written as they are", "leave out .gz"]),
     ],
 )
 def test_wrong_usage_is_one_line_and_leaves_nothing_behind(saved, tmp_path, monkeypatch, capsys, arguments, words):
@@ -243,7 +244,7 @@ async def test_judgements_by_criteria_keep_each_of_them(saved, tmp_path):
         rescore = (await rescore_run(saved, config, by, ActionFilter(), progress, make_coach_pool)).rescore
     done, records = export(saved, "reward-model", tmp_path / "rm.jsonl", rescore=rescore.label)
     assert done.lines == {"judgement": len(actions_of(saved))}
-    assert records[0]["criteria"] == dict(zip(names, range(4), strict=True))
+    assert records[0]["criteria"] == [{"name": name, "score": place} for place, name in enumerate(names)]
     assert records[0]["score"] == pytest.approx((2 * 1 + 2 * 2 + 3) / 8)
 
 

@@ -42,7 +42,7 @@ def jsonl(path, *records):
     return path
 
 
-@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
+@pytest.mark.parametrize("name", ["labels.csv", "LABELS.CSV", "labels.jsonl"])
 def test_what_goes_out_comes_in_again(run, ids, tmp_path, name):
     remark = '=1+1, "quoted"\nsecond line \u2028 ü'
     given = [
@@ -60,6 +60,8 @@ def test_what_goes_out_comes_in_again(run, ids, tmp_path, name):
     assert (again.added, again.changed, again.known) == (0, 0, 3)
     with pytest.raises(ConfigError, match="exists already"):
         export_labels(run, tmp_path / name)
+    with pytest.raises(ConfigError, match=r"not packed: leave out \.gz$"):
+        export_labels(run, tmp_path / f"{name}.gz")
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])

@@ -10,7 +10,7 @@ import pytest
 from coachrl.config import parse_config
 from coachrl.export.preferences import preferences
 from coachrl.export.replies import ExportFilter
-from coachrl.export.trl import demonstrations
+from coachrl.export.trl import demonstrations, export_run
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.testing.actions import make_action
@@ -103,3 +103,15 @@ def test_equal_scores_make_no_pair_whatever_the_gap(tmp_path):
     run = replied(tmp_path, ("t", "one", 6.0), ("t", "two", 6.0), ("t", "best", 10.0), suggestions={2: "other words"})
     assert pairs(run, min_gap=0.0)[0] == [("best", "one", 10.0, 6.0), ("best", "two", 10.0, 6.0)]
     assert pairs(replied(tmp_path / "two", ("t", "one", 6.0), ("t", "two", 6.0)), min_gap=0.0)[0] == []
+
+
+def test_datasets_reads_a_file_however_late_a_score_comes_and_half_a_character(tmp_path):
+    """It reads ten megabytes at once, here a line, and takes the types of columns from the first."""
+    datasets = pytest.importorskip("datasets")
+    replies = [("t", "a", 1.0), ("t", "b", 1.0), ("t", "c", 9.0)]
+    run = replied(tmp_path, *replies, suggestions={0: "mended \ud83d", 1: "mended"})
+    for form, column, values in (("sft", "score", [9.0, None, None]), ("dpo", "score_rejected", [1.0, 1.0])):
+        export_run(run, form, tmp_path / form, ExportFilter())
+        read = datasets.load_dataset("json", data_files=str(tmp_path / form), chunksize=1, cache_dir=str(tmp_path))
+        assert list(read["train"][column]) == values
+    assert read["train"][0]["chosen"] == [{"role": "assistant", "content": "mended ?"}]

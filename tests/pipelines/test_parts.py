@@ -56,3 +56,10 @@ def test_an_agent_that_takes_a_second_part_begins_to_count_anew():
     assert [turn_in_part(a, episode[:place]) for place, a in enumerate(episode)] == [0, 1, 0, 0]
     assert turn_in_part(on, episode) == 1
     assert not part_is_done(replace(ROLE, stop_when="ran"), on, turn_in_part(on, episode))
+
+
+def test_nothing_goes_on_from_a_reply_that_no_policy_wrote():
+    one, other = (act(turn=turn, prompt=(), reply=()) for turn in (0, 1))
+    assert part_so_far(other, [one]) == (other,) and turn_in_part(other, [one]) == 0
+    given_up, again = act(prompt=(1, 2), reply=()), act(turn=1, prompt=(1, 2), reply=(3,))
+    assert part_so_far(again, [given_up]) == (again,) and turn_in_part(again, [given_up]) == 0

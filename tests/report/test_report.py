@@ -251,6 +251,21 @@ def test_broken_episodes_are_left_out_and_counted(tmp_path: Path) -> None:
     )
 
 
+def test_where_a_later_evaluation_broke_altogether_the_last_that_measured_is_shown_whole(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=2, planned=2, tasks=4)
+    episodes, _ = run.read_episodes("eval-000002")
+    for label in ("eval-000003", "eval-000004"):
+        ids = (episode.id.replace("eval-000002", label) for episode in episodes)
+        broken = [replace(e, id=new, infra_error="gone") for new, e in zip(ids, episodes, strict=True)]
+        run.write_episodes(label, broken, {})
+    contents = read_contents(run)
+    first, _, last, *others = contents.evaluations
+    assert all(episode.actions for file in (first, last) for episode in file.episodes) and len(others) == 2
+    context = _context(contents, {})
+    assert context["last"] == last and context["broken"] == [(file.name, 4) for file in others]
+    assert [row.n_after for rows in context["behavior"].values() for row in rows[:1]] == [4] * len(ROLES)
+
+
 def test_fair_and_raw_metrics_agree_with_table2() -> None:
     rng = np.random.default_rng(5)
     episodes = []

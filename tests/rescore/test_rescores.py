@@ -14,7 +14,8 @@ from coachrl.rescore.store import (
     read_rescore,
     read_rescores,
 )
-from coachrl.types import CoachScore
+from coachrl.runs.records import scores_of_rescores
+from coachrl.types import CoachScore, Usage
 
 JUDGE = RescoreMetadata("openai/judge", None, "0123456789abcdef", 0, "2026-01-02T03:04:05Z", {"temperature": 0.0})
 
@@ -26,13 +27,29 @@ def test_labels_name_coach_prompt_and_repeat():
     assert dataclasses.replace(JUDGE, coach="../..//x").label == "x-01234567"
 
 
+def test_a_label_is_a_folders_name_whatever_the_coach_is_called():
+    assert dataclasses.replace(JUDGE, coach="судья:Строгий", prompt_hash="").label == "судья-Строгий"
+    many = [f"mean of {', '.join(f'provider/a-judge-with-a-long-name-{n}' for n in range(count))}" for count in (9, 10)]
+    labels = {dataclasses.replace(JUDGE, coach=coach).label for coach in (*many, "ж" * 200)}
+    assert len(labels) == 3 and all(len(f"rescore-{label}-r10.lock".encode()) < 255 for label in labels)
+
+
+def test_a_coach_is_not_taken_for_another_whose_folder_has_its_name(tmp_path):
+    open_rescore(tmp_path, JUDGE)
+    with pytest.raises(ConfigError, match=r"was scored by openai/judge, this is openai-judge: give another --repeat$"):
+        open_rescore(tmp_path, dataclasses.replace(JUDGE, coach="openai-judge"))
+
+
 def test_a_rescore_reads_back_and_the_last_line_of_an_action_counts(tmp_path):
     rescore = open_rescore(tmp_path, JUDGE)
-    append_scores(rescore, [CoachScore("e/0", "failed"), CoachScore("e/1", "scored", 7.0)])
-    append_scores(rescore, [CoachScore("e/0", "scored", 3.0)])
+    paid, again = Usage(2, tokens_in=10, cost_usd=0.5), Usage(1, tokens_in=4, cost_usd=0.25)
+    append_scores(rescore, [CoachScore("e/0", "failed", usage=paid), CoachScore("e/1", "scored", 7.0)])
+    append_scores(rescore, [CoachScore("e/0", "scored", 3.0, usage=again)])
     [found] = read_rescores(tmp_path)
     assert found.label == "openai-judge-01234567" and found.by == JUDGE
     assert [(score.action_id, score.process_0_10) for score in found.scores.values()] == [("e/0", 3.0), ("e/1", 7.0)]
+    assert found.scores["e/0"].usage == Usage(3, tokens_in=14, cost_usd=0.75), "what failed was paid for, too"
+    assert scores_of_rescores(tmp_path, []) == {found.label: found.scores}
     assert find_rescore(tmp_path, found.label) == found == open_rescore(tmp_path, JUDGE)
 
 

@@ -17,12 +17,15 @@ from scripted_server import ScriptedServer, say, status
 
 from coachrl.cli.main import main
 from coachrl.commands.build import make_coach_pool
-from coachrl.config import load_config
+from coachrl.config import load_config, parse_config
 from coachrl.errors import CoachUnavailable, ConfigError
 from coachrl.jsonl import read_jsonl
-from coachrl.rescore.rescoring import ActionFilter, ScoredAction, choose, rescore_run, rescored_by
+from coachrl.pipelines.team.team import GIVEN_UP
+from coachrl.rescore.rescoring import ActionFilter, SavedActions, ScoredAction, choose, rescore_run, rescored_by
 from coachrl.rescore.store import read_rescores
 from coachrl.runs.beginning import keep_tasks
+from coachrl.runs.folder import Run
+from coachrl.runs.reading import tasks_of
 from coachrl.tasks import load_tasks
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.types import CoachScore
@@ -157,6 +160,23 @@ def test_actions_are_not_judged_by_another_problem_that_has_the_id_of_theirs(sav
     assert cli(monkeypatch, "rescore", saved.folder, "--coach", "rules") == 2
     assert not (saved.folder / "rescores").exists()
     assert "is another problem now than the one that was played: put the task set back" in capsys.readouterr().err
+
+
+def test_a_reply_that_nobody_waited_for_is_not_asked_about(saved):
+    [first, *others], scores = saved.read_episodes("step-000001")
+    *actions, last = first.actions
+    given_up = replace(last, response_ids=(), logprobs=(), text="", result=GIVEN_UP)
+    saved.write_episodes("step-000001", [replace(first, actions=(*actions, given_up)), *others], scores)
+    assert len(list(SavedActions(saved, saved.config()))) == ACTIONS - 1
+
+
+def test_an_id_of_both_sets_is_that_of_the_task_that_was_trained_on(tmp_path):
+    for part, problem in (("train", "2 + 2?"), ("test", "3 + 3?")):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "data.jsonl").write_text(json.dumps({"problem": problem, "answer": 4}) + "\n")
+    files = {"train": str(tmp_path / "train" / "data.jsonl"), "heldout": str(tmp_path / "test" / "data.jsonl")}
+    run = Run.create(parse_config({"name": "r", "out": str(tmp_path), "tasks": {"source": "math", **files}}, ""))
+    assert tasks_of(run, run.config())["data-1"].prompt == "2 + 2?"
 
 
 def test_where_nothing_failed_nothing_is_asked_or_written(saved, monkeypatch, capsys):

@@ -120,3 +120,12 @@ def test_a_notebook_shows_the_ten_newest_lines_of_metrics(tmp_path):
     shown = run._repr_html_()
     assert [step for step in range(100, 113) if f"<td>{step}</td>" in shown] == list(range(102, 112))
     assert "train/success" in shown and "train/loss" not in shown and "report" not in shown
+
+
+def test_a_line_of_metrics_that_a_kill_cut_short_is_left_out_with_a_warning(tmp_path, caplog):
+    run = Run(tmp_path)
+    run.append_metrics({"step": 1, "train/success": 0.5})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('[2]\n{"step": 2, "train/succ')
+    assert run.frames.metrics["step"].tolist() == [1] and "<td>1</td>" in run._repr_html_()
+    assert "metrics.jsonl: lines 2, 3 (2 of 3) are left out: not as coachrl writes it: it is [2]" in caplog.text

@@ -153,6 +153,14 @@ def test_evaluations_of_later_steps_are_forgotten_on_resume(tmp_path):
     assert [path.stem for path in run.episode_files("eval")] == ["eval-000000", "eval-000002"]
 
 
+def test_files_of_episodes_come_by_step_however_many_digits_it_has(tmp_path):
+    run = make_run(tmp_path)
+    for label in ("step-1000000", "step-999999", "eval-1000000", "eval-000000"):
+        run.write_episodes(label, [], {})
+    labels = [path.stem for path in run.episode_files()]
+    assert labels == ["eval-000000", "eval-1000000", "step-999999", "step-1000000"]
+
+
 def test_a_line_torn_by_a_kill_is_dropped_on_resume(tmp_path):
     run = make_run(tmp_path)
     run.append_metrics({"step": 0})

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from coachrl.audit.data.foreign import task_of
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.parsing import read_json
@@ -154,7 +155,7 @@ def style_of(text: str, code: str | None) -> tuple[float, float, float]:
 @dataclass
 class _Found:
     """What was read of all runs. scores: each with the place of its action among `actions`; criteria: of each score,
-    by name."""
+    by name; problems: of each task id, as it was read first."""
 
     actions: list[tuple[Any, ...]] = field(default_factory=list)
     scores: list[tuple[Any, ...]] = field(default_factory=list)
@@ -163,6 +164,14 @@ class _Found:
     scorers: dict[str, Scorer] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def task(self, episode: Episode) -> str:
+        """The task's name: its id, with a hash of the problem where another one was read under that id before. A run
+        that did not keep its problems has the same."""
+        problem = episode.task_prompt
+        known = self.problems.setdefault(episode.task_id, problem)
+        return f"{episode.task_id} {task_of(problem)}" if known and problem not in ("", known) else episode.task_id
 
     def table(self) -> pd.DataFrame:
         scores = pd.DataFrame.from_records(self.scores, columns=["place", *_OF_SCORE])
@@ -222,7 +231,7 @@ class _RunReader:
     def _add_heldout(self) -> None:
         for step, (episode, _) in self._episodes("eval"):
             if episode.infra_error is None:
-                about = (self._name, episode.pipeline, step, episode.task_id, episode.task_category)
+                about = (self._name, episode.pipeline, step, self._found.task(episode), episode.task_category)
                 self._found.heldout.append((*about, float(episode.outcome.success)))
 
     def _episodes(self, kind: Literal["step", "eval"]) -> Iterator[tuple[int, ScoredEpisode]]:
@@ -242,11 +251,12 @@ class _RunReader:
 
     def _rows_of(self, step: int, episode: Episode) -> Iterator[tuple[Action, tuple[Any, ...]]]:
         """Each action with what the table has of it beside its scores."""
-        about = (self._name, episode.pipeline, step, episode.id, episode.task_id, episode.task_category)
+        task = self._found.task(episode)
+        about = (self._name, episode.pipeline, step, episode.id, task, episode.task_category)
         outcome = float(episode.outcome.success) if episode.infra_error is None else math.nan
         last = max((action.index for action in episode.actions), default=-1)
         if episode.actions:
-            self._found.texts.setdefault(episode.task_id, episode.actions[0].prompt_text)
+            self._found.texts.setdefault(task, episode.actions[0].prompt_text)
         rejected = {action.id for action in episode.rejected_candidates}
         for action in (*episode.actions, *episode.rejected_candidates):
             is_followed = action.id not in rejected  # of the others, though scored, no outcome followed

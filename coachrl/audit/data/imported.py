@@ -1,4 +1,4 @@
-"""Other trainers' scores as a run folder, so that all that reads one (audit, report, export) reads them too.
+"""Other trainers' scores as a run folder, so that what reads one (audit, report, view) reads them too.
 
     trl         completions that GRPOTrainer logs (`log_completions`): Parquet, or the same columns as JSON lines, as
                 `coachrl.audit.trl.audited` writes them
@@ -58,6 +58,7 @@ _AS_NAMED: Mapping[str, Sequence[str]] = {"trl": _NAMED_IN_TRL, "jsonl": FIELDS}
 _NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantage", *_NAMED_IN_TRL})
 _IMPORTED = "imported from "  # and the trainer: the pipeline of such episodes
 _UNMEASURED = "the file names no outcome"
+_EDITION = 2  # of what is made of a file: a folder that an earlier one made is not taken for it
 
 
 @dataclass(frozen=True)
@@ -97,15 +98,16 @@ def import_scores(file: Path, settings: ImportSettings, out: Path) -> Path:
     rows = [(one, row) for one in files for row in rows_of(one, settings.source)]
     if not rows:
         raise ConfigError(f"{file} holds no scored reply")
-    digest = hashlib.sha256(repr(settings).encode())
+    digest = hashlib.sha256(f"{_EDITION} {settings}".encode())
     for one in files:
+        digest.update(f"\0{one.name}\0".encode("utf-8", "surrogateescape"))  # steps may be named in it
         with one.open("rb") as opened:
             while piece := opened.read(1 << 20):
                 digest.update(piece)
     folder = out / f"imported-{settings.source}-{digest.hexdigest()[:12]}"
     if folder.is_dir():
         return folder
-    columns = _columns(settings, rows[0][1], files[0])
+    columns = _columns(settings, [row for _, row in rows], files[0])
     steps: dict[int, list[tuple[Episode, CoachScore]]] = {}
     for number, (one, row) in enumerate(rows, start=1):
         reply = _Reply(row, columns, f"{one}, reply {number}")
@@ -114,8 +116,9 @@ def import_scores(file: Path, settings: ImportSettings, out: Path) -> Path:
     return folder
 
 
-def _columns(settings: ImportSettings, row: Mapping[str, Any], file: Path) -> dict[str, str]:
-    """Field -> column. Raises ConfigError where one that is needed is not named, or one that is named is not there."""
+def _columns(settings: ImportSettings, rows: Sequence[Mapping[str, Any]], file: Path) -> dict[str, str]:
+    """Field -> column. Raises ConfigError where one that is needed is not named, or one that is named is in no row."""
+    row = _all_columns(rows)
     usual = {name: column for name, column in COLUMNS[settings.source].items() if column in row or name in _NEEDED}
     columns = {name: name for name in _AS_NAMED.get(settings.source, ()) if name in row}
     columns |= {**usual, **settings.columns}
@@ -128,9 +131,17 @@ def _columns(settings: ImportSettings, row: Mapping[str, Any], file: Path) -> di
         verb = "is" if len(lacking) == 1 else "are"
         raise ConfigError(f"{file}: {' and '.join(lacking)} {verb} needed, of: {', '.join(map(str, row))}")
     for field, column in columns.items():
-        if _ABSENT is _value(row, column):
+        if all(_value(row, column) is _ABSENT for row in rows):
             raise ConfigError(f"{file}: no column '{column}' for {field}{nearest(column, map(str, row))}")
     return columns
+
+
+def _all_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Each column that any row has, in order, with the first value that is one: rows need not have the same columns."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        found |= {name: value for name, value in row.items() if found.get(name) is None}
+    return found
 
 
 _ABSENT = object()
@@ -184,6 +195,11 @@ class _Reply:
         task = self.value("task")
         return task_of(self.prompt) if task is None else _name(task)
 
+    def named(self, field: str, otherwise: str) -> str:
+        """A name that may be a number, 0 too."""
+        value = self.value(field)
+        return otherwise if value is None or value == "" else _name(value)
+
     def score_0_10(self, low: float, high: float) -> float | None:
         """None where the row has none."""
         value = self.value("score")
@@ -215,7 +231,7 @@ def _name(value: Any) -> str:
 
 
 def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Episode, CoachScore]:
-    episode_id, role = f"reply-{number:07d}", _name(reply.value("role") or "agent")
+    episode_id, role = f"reply-{number:07d}", reply.named("role", "agent")
     action = Action(
         id=f"{episode_id}/0",
         episode_id=episode_id,
@@ -236,7 +252,7 @@ def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Epis
     episode = Episode(
         id=episode_id,
         task_id=reply.task,
-        task_category=_name(reply.value("category") or "all"),
+        task_category=reply.named("category", "all"),
         pipeline=f"{_IMPORTED}{settings.source}",
         actions=(action,),
         outcome=Outcome(bool(outcome)),
@@ -264,4 +280,6 @@ def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]
                 scores = {score.action_id: score for _, score in scored}
                 Run(aside).write_episodes(f"step-{step:06d}", [episode for episode, _ in scored], scores)
     except OSError as error:
+        if folder.is_dir():  # another process has just made the same
+            return
         raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from error

@@ -25,6 +25,7 @@ from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl
 from coachrl.runs.folder import Run
+from coachrl.runs.records import step_of
 from coachrl.seeding import generator
 from coachrl.stats import Estimate, Resampler, correlation
 from coachrl.text import counted
@@ -101,10 +102,9 @@ def scored_decisions(
     """`count` scored actions of the run's training steps, drawn at random from the last steps that hold so many: the
     weights that play are those of the end. Raises ConfigError where there is none."""
     found: list[tuple[Decision, CoachScore]] = []
-    steps = sorted((path.stem for path in run.episode_files("step")), reverse=True)
-    for label in steps:
-        episodes, scores = run.read_episodes(label)
-        specs = all_specs(tasks, config, int(label.removeprefix("step-")))
+    for path in reversed(run.episode_files("step")):
+        episodes, scores = run.read_episodes(path.stem)
+        specs = all_specs(tasks, config, step_of(path))
         found += [
             (decision, score)
             for decision in decisions_of(specs, episodes)

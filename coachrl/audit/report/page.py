@@ -25,6 +25,7 @@ from coachrl.text import clip_middle, counted
 
 SCHEMA = "coachrl-audit/1"
 _TOLD_UNMEASURED = 3  # questions without an answer whose reasons are told beside the answers; of more the page tells
+_TOLD_NOTES = 6
 _GRADES = {"ok": "fine", "unknown": "not measured", "note": "note", "warning": "warning", "alarm": "alarm"}
 
 
@@ -49,6 +50,8 @@ def lines(audit: Audit) -> list[str]:
                 f"  {_GRADES['unknown']:<13} {topics}: the page says why of each, and what would have been seen"
             )
         told = [note for note in found.notes if counts.scored and not any(note in v.text for v in said)]
+        if len(told) > _TOLD_NOTES:  # as of hundreds of categories, each with its own
+            told[_TOLD_NOTES:] = [f"and {len(told) - _TOLD_NOTES:,} more, which the page has"]
         made += [f"  {'note':<13} {note}" for note in told]
     made += [f"{_GRADES[v.grade]:<13} {v.line}" for v in audit.other_verdicts]
     made += _people_lines(audit.people) if audit.people is not None else []

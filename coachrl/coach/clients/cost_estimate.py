@@ -19,6 +19,7 @@ from coachrl.coach.prompt_rendering import find_coach_prompt
 from coachrl.config import CoachConfig, EvidenceConfig
 from coachrl.config.coach import ToolsConfig
 from coachrl.prompts import Prompt
+from coachrl.text import dollars
 from coachrl.types import CoachScore, Role, Usage
 
 CHARACTERS_A_TOKEN = 4
@@ -61,7 +62,7 @@ class CostEstimate:
     def __str__(self) -> str:
         """The most, on one line, for people."""
         usd = None if self.usd is None else self.usd[1]
-        price = "price not known" if usd is None else "free" if self.is_free else f"about ${usd:,.2f}"
+        price = "price not known" if usd is None else "free" if self.is_free else f"about {dollars(usd)}"
         guess = f" at {self.assumed_reply_tokens} tokens a reply" if usd and self.assumed_reply_tokens else ""
         return f"{self.calls[1]:,} coach calls, about {self.tokens_in[1]:,} prompt tokens, {price}{guess}"
 

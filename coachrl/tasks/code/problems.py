@@ -119,7 +119,7 @@ def _task(entry: Any, place: str, prefix: str) -> Task:
     if not isinstance(entry, dict):
         raise TaskError(f"{place}: it must be an object with prompt, entry_point and test")
     prompt, entry_point = (_text(entry, key, place) for key in ("prompt", "entry_point"))
-    name = entry.get("id", entry.get("task_id", entry_point))
+    name, category = entry.get("id", entry.get("task_id", entry_point)), entry.get("category")
     if not isinstance(entry.get("test"), str) or not entry["test"].strip():
         raise TaskError(f"{place}: task '{name}' has no tests: 'test' must hold the source of a suite")
     try:
@@ -131,7 +131,7 @@ def _task(entry: Any, place: str, prefix: str) -> Task:
         reference = prompt + entry["canonical_solution"]
     return Task(
         id=f"{prefix}-{str(name).rpartition('/')[2]}",
-        category=str(entry.get("category") or prefix),
+        category=prefix if category in (None, "") else str(category),
         prompt=prompt.strip(),
         ground_truth=CodeTruth(entry_point, suite, _preamble(prompt, entry_point), reference),
     )

@@ -177,7 +177,8 @@ def _task(entry: Any, stem: str, place: str, position: int, fields: ProblemField
     problem = entry[problem_key]
     if not isinstance(problem, str) or not problem.strip():
         raise TaskError(f"{place}: '{one_line(problem_key)}' must hold the problem's text, not {brief(problem)}")
-    category = str(entry.get(fields.category or "source") or stem)
+    named = entry.get(fields.category or "source")
+    category = stem if named in (None, "") else str(named)  # kinds may be numbered from 0
     level = entry.get(fields.level or "level")
     if level not in (None, ""):
         category += f"-level-{str(level).lower().removeprefix('level').strip()}"

@@ -12,7 +12,7 @@ from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import CoachConfig, EvidenceConfig, MemberConfig, load_config
 from coachrl.errors import CoachUnavailable
 from coachrl.resources import resource
-from coachrl.text import rounded
+from coachrl.text import dollars, rounded
 from coachrl.types import CoachScore, Execution, Role, Task, Usage
 
 SOLVER = Role("solver", policy="solver", max_new_tokens=50)
@@ -93,7 +93,7 @@ def test_a_dry_run_says_what_a_model_may_cost():
     plan = make_dry_run(load_config(None, ["coach.name=gemini-2.5-flash", "train.steps=1", "train.tasks_per_step=2"]))
     shown = "\n".join(plan.lines())
     least, most = plan.coach_use.usd
-    assert f"coach spend       ${least:,.2f} to ${most:,.2f}" in shown and 0 < least < most < 5
+    assert f"coach spend       {dollars(least)} to {dollars(most)}" in shown and 0 < least < most < 5
     assert f"about {' to '.join(map(rounded, plan.coach_use.tokens_in))} in, " in shown
     assert f" in, {' to '.join(map(rounded, plan.coach_use.tokens_out))} out" in shown
 

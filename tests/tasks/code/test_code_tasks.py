@@ -86,12 +86,12 @@ def test_a_task_that_cannot_be_graded_is_refused(tmp_path, change, words):
 def test_what_a_line_says_of_itself_counts_and_the_first_lines_are_taken(tmp_path):
     named = {"id": "circle", "task_id": "Own/7", "category": "shapes", "reference": "def area(r): ..."}
     numbered = {"task_id": "Own/7", "canonical_solution": None}
-    path = write(tmp_path, GOOD | named, GOOD | numbered, GOOD)
+    path = write(tmp_path, GOOD | named, GOOD | numbered, GOOD | {"category": 0})
     tasks = load_code(path)
     assert [(task.id, task.category) for task in tasks] == [
         ("own-circle", "shapes"),
         ("own-7", "own"),
-        ("own-area", "own"),
+        ("own-area", "0"),
     ]
     assert [task.ground_truth.reference for task in tasks[:2]] == ["def area(r): ...", None]
     assert load_code(path, limit=2) == tasks[:2]

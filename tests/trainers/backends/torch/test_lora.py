@@ -8,11 +8,17 @@ import torch
 from flat_config import with_settings
 from torch_backends import EXACT, generate, samples_of
 
+from coachrl.commands.build import initial_models
 from coachrl.commands.dry_run import make_dry_run
-from coachrl.config import load_config
+from coachrl.config import RunConfig, load_config
 from coachrl.errors import CheckpointError, PolicyError
+from coachrl.export.hub import export_hub
+from coachrl.runs import checkpoints
+from coachrl.runs.folder import Run
+from coachrl.runs.initial_models import keep_models
 from coachrl.trainers.backends.torch.backend import TorchBackend
-from coachrl.trainers.backends.torch.lora import make_adaptable
+from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable
+from coachrl.trainers.backends.torch.policy import load_model
 
 LORA = with_settings(EXACT, lora_rank=4, lora_alpha=8, learning_rate=3e-3)
 
@@ -134,3 +140,35 @@ def test_a_model_whose_only_linear_layer_is_its_output_takes_no_adapter():
     with pytest.raises(PolicyError, match="HeadAlone has no linear layers that adapters could change"):
         make_adaptable(model)
     assert model.head.weight.requires_grad, "it is left as it was"
+
+
+def test_an_adapter_over_an_adapter_is_exported_whole_and_over_another_one_with_a_warning(
+    tiny_model, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("COACHRL_CACHE", str(tmp_path / "cache"))
+    model = load_model(tiny_model, torch.float32, torch.device("cpu"))
+    plain = {name: weight.clone() for name, weight in model.state_dict().items()}
+    make_adaptable(model)
+    layer = "model.layers.0.self_attn.q_proj"
+
+    def saved(place, seed):
+        adapter = Adapter(model, 2, 4, seed)
+        for _, B in adapter.layers.values():
+            torch.nn.init.normal_(B)
+        adapter.save(place, tiny_model)
+        return adapter.delta(layer).detach()
+
+    first = saved(tmp_path / "first", 0)
+    run = Run.create(RunConfig(name="run", out=tmp_path / "runs", model=str(tmp_path / "first")))
+    keep_models(run, initial_models(run.config(), ["solver"], fetch=False))
+    with run.checkpoint(1, keep=1) as folder:
+        second = saved(folder / "solver", 1)
+        (folder / "solver" / "README.md").touch()
+        checkpoints.seal(folder, 1, {})
+    [exported] = export_hub(run, tmp_path / "exported")
+    weights = load_model(exported, torch.float32, torch.device("cpu")).state_dict()
+    assert torch.allclose(weights[f"{layer}.weight"], plain[f"{layer}.weight"] + first + second, atol=1e-5)
+    assert not caplog.text
+    saved(tmp_path / "first", 2)
+    export_hub(run, tmp_path / "again")
+    assert "not the initial models that the run began with: policies.solver.model" in caplog.text
