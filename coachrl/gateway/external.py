@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -315,7 +314,7 @@ class _Telling:
         self._held = text[len(text) - waits :]
         if told := text[: len(text) - waits]:
             self.has_begun = True
-            self._tell(replace(piece, text=_whole(keyless(told))))
+            self._tell(replace(piece, text=keyless(told)))
 
 
 def _request(call: Call) -> _CallRequest:
@@ -360,11 +359,11 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reply(choice: Any) -> Reply:
     calls = tuple(
-        FunctionCall(_whole(str(asked.id)), _whole(asked.function.name or ""), _arguments(asked.function.arguments))
+        FunctionCall(str(asked.id), asked.function.name or "", _arguments(asked.function.arguments))
         for asked in choice.message.tool_calls or ()
     )
     return Reply(
-        text=_whole(choice.message.content or ""),
+        text=choice.message.content or "",
         finish_reason=_ENDINGS.get(choice.finish_reason, "stop"),
         prompt_tokens=0,
         token_ids=(),
@@ -372,11 +371,6 @@ def _reply(choice: Any) -> Reply:
     )
 
 
-def _whole(text: str) -> str:
-    """The text without halves of characters, which JSON can spell and no client is sent."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
-
-
 def _arguments(text: str) -> dict[str, Any]:
     read = arguments_of(text or "{}")
-    return read if isinstance(read, dict) else {"arguments": _whole(text)}
+    return read if isinstance(read, dict) else {"arguments": text}

@@ -256,6 +256,21 @@ async def test_what_no_json_can_hold_reaches_no_client(path, stream, message):
     assert lines and all(json.loads(line, parse_constant=no_constant) for line in lines)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_that_no_json_can_hold_is_told_in_the_providers_form(stream):
+    class Passing:
+        def models(self, token):
+            return ("critic",)
+
+        async def answer(self, call, token):
+            return (await complete(status(400, "half \ud800 a reason")))[0]
+
+    asked = {"model": "critic", "messages": [user("?")], "stream": stream}
+    async with Server(Passing()) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        told = await client.post("/v1/chat/completions", json=asked)
+    assert told.status_code == 400 and "half \ufffd a reason" in told.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("odd", ["NaN", "1e999", "[-Infinity]"])
 def test_a_call_of_a_function_whose_arguments_are_no_json_stays_text(odd):
     text = f'<tool_call>{{"name": "height_of", "arguments": {{"mountain": {odd}}}}}</tool_call>'

@@ -1,5 +1,6 @@
 """Keys of the environment, in whatever a provider says: replaced by the names of their variables, since servers may
-repeat the key that they were sent, and the address that they were asked at."""
+repeat the key that they were sent, and the address that they were asked at. Halves of characters go with them: with one
+in it a question could not be sent, nor the cache be read, nor an error be told to a client."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from coachrl.text import KEY_CHARS, redacted, secrets_of, without_passwords
+from coachrl.text import KEY_CHARS, redacted, secrets_of, whole_characters, without_passwords
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ def keyless(said: T) -> T:
 
 def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
     if isinstance(said, str):
-        return redacted(said, secrets)
+        return redacted(whole_characters(said), secrets)
     if isinstance(said, Mapping):
         return {_keyless(name, secrets): _keyless(part, secrets) for name, part in said.items()}
     if isinstance(said, list | tuple):
@@ -39,5 +40,6 @@ def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
 def without_secrets(text: str) -> str:
     """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
     and keys in URLs starred: servers repeat the address that they were asked at."""
-    line = " ".join(_NOISE.sub("", without_passwords(redacted(text, secrets_of(_SECRET_CHARS)))).split())
+    text = redacted(whole_characters(text), secrets_of(_SECRET_CHARS))
+    line = " ".join(_NOISE.sub("", without_passwords(text)).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

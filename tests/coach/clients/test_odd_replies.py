@@ -352,6 +352,22 @@ def test_secrets_that_may_be_any_word_or_number_leave_replies_as_they_are(monkey
     assert reply.native == {"args": {"n": 1234567890123456, "of": ["postgres", "[KEY_A]", None, object]}}
 
 
+@pytest.mark.parametrize("model", [*OPENAI_MODELS, GEMINI])
+async def test_half_a_character_in_a_reply_harms_neither_the_next_question_nor_the_cache(
+    model: str, tmp_path: Path
+) -> None:
+    async with ScriptedServer([say("So far \ud83d"), say(f"Now \ud83d\n{EIGHT}")]) as server:
+        base = server.gemini_base if model == GEMINI else server.openai_base
+        for _ in range(2):  # the second time from the cache
+            made = client_factory(cache=tmp_path / "cache.sqlite", max_attempts=1)
+            coach = make_coach(CoachConfig(name=model, api_base=base, structured=False), client_factory=made)
+            score = await coach.score(requests_of(1)[0])
+            await coach.close()
+            made.close()
+            assert (score.process_0_10, score.rationale) == (8, f"Now \ufffd\n{EIGHT}")
+        assert len(server.requests) == 2
+
+
 @pytest.mark.parametrize("model", ["openai/judge", GEMINI])
 async def test_a_word_for_an_ending_tells_no_key_and_is_no_book(model: str, tmp_path: Path) -> None:
     word, ledger = f"{SECRET} " + "x" * 100_000, tmp_path / "l.jsonl"
