@@ -165,14 +165,14 @@ class LiteLLMClient(Provider):
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         # Its classes say more than the status that it puts beside them.
+        answered = _answered_status(error)
         if isinstance(error, exceptions.AuthenticationError | exceptions.PermissionDeniedError):
-            status = 401
+            status = 403 if answered == 403 or isinstance(error, exceptions.PermissionDeniedError) else 401
         if isinstance(error, exceptions.NotFoundError):
             status = 404
         if isinstance(error, exceptions.UnsupportedParamsError):
             remedy = "; set coach.temperature=1" if "temperature=1 " in said else ""
             return CoachUnavailable(f"coach {self.model}: {_ADVICE.sub('', said).rstrip('.')}{remedy}")
-        answered = _answered_status(error)
         if answered is not None and 300 <= answered < 400:
             return self._refused(answered, f"{answered} {said}".rstrip(), None, "")
         if (status in _UNREAD_STATUS and answered is None) or _UNREAD in said:

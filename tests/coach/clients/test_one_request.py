@@ -76,6 +76,23 @@ async def test_a_redirect_is_not_followed(code: int, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+async def test_a_filter_that_refuses_one_request_is_no_refused_key(model: str) -> None:
+    """So OpenRouter and firewalls answer to what an agent wrote, and others' actions can still be scored."""
+    flagged = status(403, "Your input was flagged: prompt injection patterns detected")
+    async with ScriptedServer([flagged, well(model), flagged, well(model)]) as server:
+        client = client_factory(max_attempts=9).client(model, base_of(server, model))
+        with pytest.raises(CoachUnavailable, match="refused the key"):
+            await client.complete(ask())
+        await client.complete(ask())
+        with pytest.raises(CoachError, match=r"flagged.*this very request is refused") as refused:
+            await client.complete(ask())
+        assert type(refused.value) is CoachError
+        assert (await client.complete(ask())).text == EIGHT
+        await client.close()
+        assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("odd", [900_000_000, -900_000_000, 1e300, "many"], ids=str)
 async def test_a_claim_that_cannot_be_costs_what_was_reserved_and_is_said_once(
     odd: Any, model: str, caplog: pytest.LogCaptureFixture
