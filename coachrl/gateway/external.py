@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
 
-from coachrl.coach.clients.base import ChatRequest, StreamBroken, TransientCoachError
+from coachrl.coach.clients.base import UNSEEN_TOKENS, ChatRequest, StreamBroken, TransientCoachError
 from coachrl.coach.clients.base import Reply as CoachReply
 from coachrl.coach.clients.keys import check_sendable
 from coachrl.coach.clients.ledger import Ledger, Message, calls_to
@@ -29,6 +29,7 @@ from coachrl.text import KEY_CHARS, secrets_of
 _TIMEOUT_S = 600.0  # without a byte of an answer
 _LONGEST_S = 3600.0  # of one attempt
 _MOST_TOKENS = 16_384  # of a reply, where a budget is to be kept and nobody sets a limit: many models could write more
+_MOST_STREAMED = 16 * 2**20  # characters of one stream
 _OWN_FAULTS = (400, 413, 422)
 """What a provider says of a request that is the app's to mend."""
 _ENDINGS: dict[str, StopReason] = {
@@ -185,14 +186,14 @@ class _ExternalModel(LiteLLMClient):
         }
         if request.call.tell is None:
             return await self._litellm.acompletion(**arguments)
-        return await self._streamed(arguments, request.call.tell)
+        return await self._streamed(arguments, request.call.tell, request.max_tokens + UNSEEN_TOKENS)
 
-    async def _streamed(self, arguments: Mapping[str, Any], tell: Callable[[Piece], None]) -> Any:
+    async def _streamed(self, arguments: Mapping[str, Any], tell: Callable[[Piece], None], most_chunks: int) -> Any:
         """An answer whose text is told as it comes. Who gives up ends the provider's call with it."""
         stream = await self._litellm.acompletion(stream=True, stream_options={"include_usage": True}, **arguments)
-        chunks = _Chunks(stream.completion_stream) if isinstance(stream.completion_stream, AsyncIterable) else None
-        if chunks is not None:
-            stream.completion_stream = chunks
+        chunks = None
+        if isinstance(stream.completion_stream, AsyncIterable):
+            chunks = stream.completion_stream = _Chunks(stream.completion_stream, most_chunks)
         async with contextlib.aclosing(stream):
             async for chunk in stream:
                 for choice in chunk.choices:
@@ -258,11 +259,12 @@ class _Delta(_Part):
 
 class _Chunks:
     """A provider's stream as LiteLLM goes through it: of the reply that was asked for alone, which OpenAI's clients
-    tell from others by its number, and up to a chunk that cannot be read. LiteLLM would make one reply of all, and pass
-    over what it cannot read. problem: what that was."""
+    tell from others by its number, and up to a chunk that cannot be read, or to what no reply is as long as. LiteLLM
+    would make one reply of all, pass over what it cannot read, and keep what has no end. problem: what that was."""
 
-    def __init__(self, chunks: AsyncIterable[Any]) -> None:
+    def __init__(self, chunks: AsyncIterable[Any], most: int) -> None:
         self._chunks, self._iterator, self.problem = chunks, aiter(chunks), ""
+        self._chunks_left, self._characters_left = most, _MOST_STREAMED
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._chunks, name)
@@ -274,6 +276,11 @@ class _Chunks:
         while not self.problem:
             chunk = await anext(self._iterator)
             choices = getattr(chunk, "choices", None)
+            self._chunks_left -= 1
+            self._characters_left -= sum(map(_characters, choices or ()))
+            if min(self._chunks_left, self._characters_left) < 0:
+                self.problem = "its stream goes on for longer than any reply"
+                break
             if not choices:
                 return chunk
             chunk.choices = [choice for choice in choices if _is_first(choice)]
@@ -281,6 +288,12 @@ class _Chunks:
             if not self.problem and (chunk.choices or getattr(chunk, "usage", None)):
                 return chunk
         raise StopAsyncIteration
+
+
+def _characters(choice: Any) -> int:
+    """Of what a chunk adds to a reply, about."""
+    delta = getattr(choice, "delta", None)
+    return sum(len(str(getattr(delta, part, None) or "")) for part in ("content", "reasoning_content", "tool_calls"))
 
 
 def _is_first(choice: Any) -> bool:

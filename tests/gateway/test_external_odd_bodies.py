@@ -13,6 +13,7 @@ from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable, ConfigError, ProviderFailed
+from coachrl.gateway import external
 from coachrl.gateway.calls import BadRequest, Call
 from coachrl.gateway.conversation_tokens import asked_functions
 from coachrl.gateway.external import GatewayRole, LiteLLMProviders
@@ -180,6 +181,18 @@ async def test_a_stream_in_which_only_a_second_reply_ends_broke_off():
     step = Step("end", deltas=(says("well"), SECOND_ENDS))
     with pytest.raises(ProviderFailed, match="ended in the middle"):
         await complete(step, tell=lambda piece: None)
+
+
+@pytest.mark.parametrize(("bound", "most"), [("UNSEEN_TOKENS", -80), ("_MOST_STREAMED", 100)])
+async def test_a_stream_that_goes_on_and_on_is_given_up(bound, most, monkeypatch):
+    """LiteLLM would keep all of it, some gigabytes an hour."""
+    told = []
+    step = say(" ".join(map(str, range(90))))
+    assert (await complete(step, tell=lambda piece: None))[0][0].text == step.text
+    monkeypatch.setattr(external, bound, most)
+    with pytest.raises(ProviderFailed, match="its stream goes on for longer than any reply"):
+        await complete(step, tell=lambda piece: told.append(piece.text))
+    assert 10 < len(told) < 80
 
 
 def function(**more):

@@ -26,8 +26,9 @@ from coachrl.types import ONE_ATTEMPT, Usage
 
 log = logging.getLogger(__name__)
 
+UNSEEN_TOKENS = 131_072
+"""What a provider may add on its own: a prompt before ours, thoughts beyond the limit."""
 _AROUND_A_MESSAGE = 32  # tokens
-_UNSEEN_TOKENS = 131_072  # what a provider may add on its own: a prompt before ours, thoughts beyond the limit
 _LONGEST_ASKED_S = 86_400.0
 _RETRY_STATUS = frozenset({408, 409, 425, 429})
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -224,7 +225,7 @@ class Provider(ABC):
         self, reply: ReplyType, request: ChatRequest, tokens_in: Any, tokens_out: Any, thinking: Any, cached: Any
     ) -> ReplyType:
         """`reply` with what the provider says that it took. What cannot be is said once."""
-        most_in, most_out = request.most_tokens_in + _UNSEEN_TOKENS, request.max_tokens + _UNSEEN_TOKENS
+        most_in, most_out = request.most_tokens_in + UNSEEN_TOKENS, request.max_tokens + UNSEEN_TOKENS
         counted = with_usage(reply, tokens_in, tokens_out, thinking, cached, most_in, most_out)
         if not counted.usage_known and (tokens_in or tokens_out) and not self._doubted:
             self._doubted = True
