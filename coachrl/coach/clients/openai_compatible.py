@@ -77,7 +77,7 @@ class ServerClient(Provider):
         if 300 <= response.status < 400:  # what is asked, and the key, are for the one address that the user has named
             place = without_secrets(response.headers.get("Location", "nowhere"))
             raise CoachUnavailable(f"coach {self.model}: {self._shown} leads on to {place}: name that as api_base")
-        if response.status != 200:
+        if not 200 <= response.status < 300:
             about_the_key = "the server refused the key: check its environment variable"
             if response.status == 401 and not self._headers:
                 about_the_key = f"the server wants a key: set {self._key_variable} in the environment"

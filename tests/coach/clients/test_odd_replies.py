@@ -85,6 +85,13 @@ async def test_text_is_read_whatever_else_is_odd(model: str, body: str) -> None:
 
 
 @pytest.mark.parametrize("model", OPENAI_MODELS)
+async def test_an_answer_with_another_status_of_success_is_one(model: str) -> None:
+    assert (await scored(model, [Step(http_status=201, body=openai(EIGHT))])).process_0_10 == 8
+    nothing = await scored(model, [Step(http_status=202, body="")], budget=(budget := Budget(10.0)))
+    assert nothing.status == "failed" and budget.spent_usd > 0  # it may be billed
+
+
+@pytest.mark.parametrize("model", OPENAI_MODELS)
 @pytest.mark.parametrize(
     "body",
     [
