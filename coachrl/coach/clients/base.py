@@ -44,7 +44,8 @@ class TransientCoachError(CoachError):
     """A call that may go well when it is made again.
 
     retry_after_s: how long the provider asked to wait, if it did. answered: False where nobody knows whether the call
-    was billed: no HTTP status came back (a time-out, a cut connection), or an answer that cannot be read.
+    was billed: no HTTP status came back (a time-out, a cut connection), or an answer that cannot be read. Where no
+    connection was made, it was not.
     throttled: the provider asked for fewer calls (`is_throttle`).
     """
 
@@ -243,9 +244,11 @@ class Provider(ABC):
     def _explained(self, error: Exception) -> CoachError | None:
         """The library's exception as one of ours; None where it is not its own."""
 
-    def _broken_off(self, said: str, retry_after_s: float | None = None) -> TransientCoachError:
-        """A call of which nobody knows whether it will be billed."""
-        return TransientCoachError(f"coach {self.model}: {said}", retry_after_s, answered=False)
+    def _broken_off(
+        self, said: str, retry_after_s: float | None = None, error: BaseException | None = None
+    ) -> TransientCoachError:
+        """A call of which nobody knows whether it will be billed, unless `error` says that it reached nobody."""
+        return TransientCoachError(f"coach {self.model}: {said}", retry_after_s, answered=_reached_nobody(error))
 
     def _unreadable(self, error: Exception) -> TransientCoachError:
         return self._broken_off(f"the provider's answer cannot be read: {without_secrets(str(error))}")
@@ -269,6 +272,20 @@ class Provider(ABC):
         if passing or (status is not None and (status in _RETRY_STATUS or status >= 500)):
             return TransientCoachError(said, retry_after_s, throttled=status is not None and is_throttle(status, said))
         return CoachError(said)
+
+
+def _reached_nobody(error: BaseException | None) -> bool:
+    """Whether no connection was made, by what the HTTP libraries raise: clients give it names of their own, under which
+    a connection that broke goes too."""
+    if error is None:
+        return False
+    import aiohttp
+    import httpcore
+
+    unconnected = (aiohttp.ClientConnectorError, httpcore.ConnectError, httpcore.ConnectTimeout)
+    while error is not None and not isinstance(error, unconnected):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def text_of(content: Any) -> str:

@@ -184,7 +184,7 @@ class LiteLLMClient(Provider):
         else:
             broken_off = (status or 0) >= 500 and answered is None
         if broken_off:
-            return self._broken_off(said, _retry_after_s(error))
+            return self._broken_off(said, _retry_after_s(error), error)
         about_the_key = "the provider refused the key: check its environment variable"
         return self._refused(status, said, _retry_after_s(error), about_the_key)
 
