@@ -164,6 +164,12 @@ async def test_an_answer_that_litellm_cannot_read_is_one_line():
     assert "Traceback" not in str(failed.value)
 
 
+async def test_a_model_in_a_loop_is_no_fault_of_its_provider():
+    """LiteLLM breaks a stream off that says the same a hundred times; without a stream nobody does."""
+    [reply], _ = await complete(Step(deltas=({"content": " word"},) * 150), tell=lambda piece: None)
+    assert reply.text == " word" * 150
+
+
 SECOND = {"content": "Not asked for.", "of_choice": {"index": 1}}
 SECOND_ENDS = {"of_choice": {"index": 1, "finish_reason": "length"}}
 

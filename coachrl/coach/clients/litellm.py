@@ -44,6 +44,7 @@ def import_litellm(model: str) -> ModuleType:
         raise CoachUnavailable(f"coach '{model}' needs {lacking(error)}: pip install 'coachrl[llm]'") from error
     litellm.telemetry = False
     litellm.suppress_debug_info = True
+    litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # a model in a loop is ended by its limit, as without a stream
     if not os.environ.get("LITELLM_LOG"):  # it prints what providers write as it came, a terminal's orders included
         logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
     _one_request_a_call(litellm)
