@@ -204,6 +204,17 @@ async def test_a_reply_that_was_cut_is_asked_for_again_with_more_room(model: str
     assert [f": {room}" in body for room, body in zip((100, 200), rooms, strict=True)] == [True, True]
 
 
+@pytest.mark.parametrize("text", ["", " \n"])
+async def test_a_reply_of_nothing_is_not_sent_back_as_it_is(text: str) -> None:
+    """Some providers, Anthropic for one, refuse a message without a word in it."""
+    async with ScriptedServer([say(text), say(EIGHT)]) as server:
+        config = CoachConfig(name="openai/judge", api_base=server.openai_base)
+        coach = make_coach(config, client_factory=client_factory())
+        assert (await coach.score(requests_of(1)[0])).process_0_10 == 8
+        await coach.close()
+        assert server.requests[1].body["messages"][1] == {"role": "assistant", "content": "(empty)"}
+
+
 @pytest.mark.parametrize("reason", ["length", "max_tokens", "MAX_TOKENS", "content_filter", "refusal"])
 async def test_a_score_in_a_cut_or_blocked_reply_is_none(reason: str) -> None:
     score = await scored("openai/judge", [Step(body=openai("PROCESS_SCORE: 1", reason))])
