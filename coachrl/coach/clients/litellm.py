@@ -27,9 +27,9 @@ from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable, KeyMissing, lacking
 
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
-# Its own, of a body that it cannot read.
-_TRACEBACK = re.compile(r"\s+Traceback \(most recent call last\).*", re.DOTALL)
-_ADVICE = re.compile(r"\s*To drop\b.*", re.DOTALL)  # for who calls LiteLLM himself
+# Its own, of a body that it cannot read. Blanks are looked at once, however many there are.
+_TRACEBACK = re.compile(r"(?<!\s)\s++Traceback \(most recent call last\).*", re.DOTALL)
+_ADVICE = re.compile(r"(?<!\s)\s*+To drop\b.*", re.DOTALL)  # for who calls LiteLLM himself
 _UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
 _UNREAD = "Invalid response object"
 

@@ -14,6 +14,7 @@ from coachrl.text import KEY_CHARS, redacted, secrets_of, whole_characters, with
 T = TypeVar("T")
 
 _SHOWN_CHARS = 300
+_READ_CHARS = 100 * _SHOWN_CHARS  # of what is said: most may be blanks
 _SECRET_CHARS = 8  # a shorter value is no secret
 _NOISE = re.compile(r" ssl:(?:<[^<>]{0,200}>|\w+)")  # aiohttp's, after an address
 
@@ -40,6 +41,10 @@ def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
 def without_secrets(text: str) -> str:
     """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
     and keys in URLs starred: servers repeat the address that they were asked at."""
-    text = redacted(whole_characters(text), secrets_of(_SECRET_CHARS))
+    secrets = secrets_of(_SECRET_CHARS)
+    text = text[:_READ_CHARS]  # of megabytes, all the rest would take seconds
+    longest = max(map(len, secrets), default=0) if len(text) == _READ_CHARS else 0
+    text = redacted(whole_characters(text), secrets)
+    text = text[: len(text) - longest]  # where it was cut, there may be the beginning of a secret
     line = " ".join(_NOISE.sub("", without_passwords(text)).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

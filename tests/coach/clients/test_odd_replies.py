@@ -16,6 +16,7 @@ from chat_clients import EIGHT, GEMINI, SECRET, client_factory, requests_of, sco
 from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
+from coachrl.coach.clients import litellm as litellm_client
 from coachrl.coach.clients.base import Reply, seconds_of_retry_after
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import FunctionCall
@@ -282,6 +283,8 @@ def test_objects_that_never_end_are_looked_through_twice_at_most() -> None:
 
 def test_an_error_of_a_megabyte_is_cut_and_named_in_one_pass(caplog: pytest.LogCaptureFixture) -> None:
     assert len(without_secrets(" ssl:<" * (MEGABYTE // 6))) < 1000
+    for pattern in (litellm_client._TRACEBACK, litellm_client._ADVICE):
+        assert pattern.sub("", f"Wrong.{' ' * MEGABYTE}x") == f"Wrong.{' ' * MEGABYTE}x"
     RepeatedWarnings(logging.getLogger("coachrl")).warn("action e1/0", "a" * MEGABYTE)
     assert len(caplog.records) == 1
 
