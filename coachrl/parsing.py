@@ -194,13 +194,18 @@ def check_few_values(data: bytes, most: int, where: str, error: type[CoachrlErro
         raise error(f"{where} is not JSON in UTF-8")
     if sum(map(data.count, _BEGIN_JSON_VALUES)) <= most:  # as in nearly all texts, commas of prose included
         return
+    if count_values(data, most) > most:
+        raise error(f"{where} holds more than {most:,} values, the most that are read")
+
+
+def count_values(data: bytes, most: int) -> int:
+    """How many values a JSON text holds, or a number above `most`, where it stops to count."""
     count = 0
     for looked_at, found in enumerate(_JSON_PIECE.finditer(data)):
         count += found.lastindex is not None
-        if count > most:
-            raise error(f"{where} holds more than {most:,} values, the most that are read")
-        if looked_at > 4 * most:  # no JSON: its parser will say so where texts begin to follow each other
-            return
+        if count > most or looked_at > 4 * most:  # no JSON: its parser says so where texts begin to follow each other
+            break
+    return count
 
 
 def read_json(path: Path, where: str, error: type[CoachrlError] = ConfigError, half_characters: bool = False) -> Any:

@@ -23,6 +23,8 @@ _IGNORED = ("Exception ignored in", "Exception in thread", "Error in ")  # of a 
 _OF_PROCESS = re.compile(r"^(?:\[rank\d+\]: ?|\(\w+ pid=\d+\) )")  # which of several processes wrote the line
 KEY_CHARS = 16  # a shorter value of the environment is no provider's key
 _SHOWN_IN_LINE = 300  # characters of a value, or of somebody's words, in one line of an error
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_READ_FOR_ONE = 100  # characters that are looked at for one that is shown: the others may be blanks
 # Controls (C0, C1), format characters (bidi overrides, zero widths, tags), halves of characters, and separators of
 # lines that no `\n` ends: what a terminal obeys, or a reader does not see.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -50,6 +52,8 @@ def printable(text: str) -> str:
 
 def one_line(text: str, limit: int = _SHOWN_IN_LINE) -> str:
     """`text` on one line, printable, without what is beyond `limit` characters in its middle."""
+    if len(text) > (most := _READ_FOR_ONE * limit):  # of megabytes, all the rest would take seconds
+        text = f"{text[: most // 2]} … {text[-most // 2 :]}"
     line = printable(" ".join(text.split()))
     return line if len(line) <= limit else f"{line[: limit // 2]} … {line[-limit // 2 :]}"
 
@@ -146,6 +150,11 @@ def redacted(text: str, secrets: Mapping[str, str]) -> str:
     for value, name in secrets.items():
         text = text.replace(value, f"[{name}]")
     return text
+
+
+def whole_characters(text: str) -> str:
+    """`text` with U+FFFD for halves of characters, which JSON can spell, and which nothing can be sent or kept with."""
+    return _HALF_CHARACTER.sub("\ufffd", text)
 
 
 def _spelled(character: str) -> str:

@@ -176,6 +176,7 @@ def test_passwords_and_keys_of_urls_are_starred_and_nothing_else(text, starred):
 def test_one_line_is_no_longer_than_it_may_be():
     assert one_line("a" * 300) == "a" * 300 and one_line("a" * 150 + "-" + "b" * 150) == "a" * 150 + " … " + "b" * 150
     assert one_line("abcdef", 6) == "abcdef" and one_line("abcdefg", 5) == "ab … efg"
+    assert one_line("a" + " " * 20_000 + "b" + " " * 20_000 + "c") == "a … c"  # of megabytes the ends are read
     assert first_line(ValueError(" \n a\nb")) == "a"
 
 

@@ -193,6 +193,8 @@ class CoachConfig(Section):
                 raise ValueError("compare: siblings are not compared with suggest or strategic; leave these out")
             if self.tools.turns:
                 raise ValueError("tools: a coach that compares siblings runs no programs; leave tools or compare out")
+        if self.calibration is not None and self.fallbacks:
+            raise ValueError("calibration: its curves are coach.name's, and no fallback's; leave one of the two out")
         if self.thinking_budget is not None and self.thinking_budget >= self.max_tokens:
             raise ValueError(
                 f"thinking_budget of {self.thinking_budget} leaves no room for an answer in max_tokens "

@@ -278,5 +278,5 @@ def _printed_result(output: _Tail) -> Any:
     last = output.last_line()
     try:
         return json.loads(last)
-    except ValueError:
+    except (ValueError, RecursionError):  # of brackets without an end, as a model in a loop writes them
         return last

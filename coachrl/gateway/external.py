@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
 
-from coachrl.coach.clients.base import ChatRequest, StreamBroken, TransientCoachError
+from coachrl.coach.clients.base import UNSEEN_TOKENS, ChatRequest, StreamBroken, TransientCoachError
 from coachrl.coach.clients.base import Reply as CoachReply
 from coachrl.coach.clients.keys import check_sendable
 from coachrl.coach.clients.ledger import Ledger, Message, calls_to
@@ -30,6 +29,7 @@ from coachrl.text import KEY_CHARS, secrets_of
 _TIMEOUT_S = 600.0  # without a byte of an answer
 _LONGEST_S = 3600.0  # of one attempt
 _MOST_TOKENS = 16_384  # of a reply, where a budget is to be kept and nobody sets a limit: many models could write more
+_MOST_STREAMED = 16 * 2**20  # characters of one stream
 _OWN_FAULTS = (400, 413, 422)
 """What a provider says of a request that is the app's to mend."""
 _ENDINGS: dict[str, StopReason] = {
@@ -186,14 +186,14 @@ class _ExternalModel(LiteLLMClient):
         }
         if request.call.tell is None:
             return await self._litellm.acompletion(**arguments)
-        return await self._streamed(arguments, request.call.tell)
+        return await self._streamed(arguments, request.call.tell, request.max_tokens + UNSEEN_TOKENS)
 
-    async def _streamed(self, arguments: Mapping[str, Any], tell: Callable[[Piece], None]) -> Any:
+    async def _streamed(self, arguments: Mapping[str, Any], tell: Callable[[Piece], None], most_chunks: int) -> Any:
         """An answer whose text is told as it comes. Who gives up ends the provider's call with it."""
         stream = await self._litellm.acompletion(stream=True, stream_options={"include_usage": True}, **arguments)
-        chunks = _Chunks(stream.completion_stream) if isinstance(stream.completion_stream, AsyncIterable) else None
-        if chunks is not None:
-            stream.completion_stream = chunks
+        chunks = None
+        if isinstance(stream.completion_stream, AsyncIterable):
+            chunks = stream.completion_stream = _Chunks(stream.completion_stream, most_chunks)
         async with contextlib.aclosing(stream):
             async for chunk in stream:
                 for choice in chunk.choices:
@@ -259,11 +259,12 @@ class _Delta(_Part):
 
 class _Chunks:
     """A provider's stream as LiteLLM goes through it: of the reply that was asked for alone, which OpenAI's clients
-    tell from others by its number, and up to a chunk that cannot be read. LiteLLM would make one reply of all, and pass
-    over what it cannot read. problem: what that was."""
+    tell from others by its number, and up to a chunk that cannot be read, or to what no reply is as long as. LiteLLM
+    would make one reply of all, pass over what it cannot read, and keep what has no end. problem: what that was."""
 
-    def __init__(self, chunks: AsyncIterable[Any]) -> None:
+    def __init__(self, chunks: AsyncIterable[Any], most: int) -> None:
         self._chunks, self._iterator, self.problem = chunks, aiter(chunks), ""
+        self._chunks_left, self._characters_left = most, _MOST_STREAMED
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._chunks, name)
@@ -275,6 +276,11 @@ class _Chunks:
         while not self.problem:
             chunk = await anext(self._iterator)
             choices = getattr(chunk, "choices", None)
+            self._chunks_left -= 1
+            self._characters_left -= sum(map(_characters, choices or ()))
+            if min(self._chunks_left, self._characters_left) < 0:
+                self.problem = "its stream goes on for longer than any reply"
+                break
             if not choices:
                 return chunk
             chunk.choices = [choice for choice in choices if _is_first(choice)]
@@ -282,6 +288,12 @@ class _Chunks:
             if not self.problem and (chunk.choices or getattr(chunk, "usage", None)):
                 return chunk
         raise StopAsyncIteration
+
+
+def _characters(choice: Any) -> int:
+    """Of what a chunk adds to a reply, about."""
+    delta = getattr(choice, "delta", None)
+    return sum(len(str(getattr(delta, part, None) or "")) for part in ("content", "reasoning_content", "tool_calls"))
 
 
 def _is_first(choice: Any) -> bool:
@@ -315,7 +327,7 @@ class _Telling:
         self._held = text[len(text) - waits :]
         if told := text[: len(text) - waits]:
             self.has_begun = True
-            self._tell(replace(piece, text=_whole(keyless(told))))
+            self._tell(replace(piece, text=keyless(told)))
 
 
 def _request(call: Call) -> _CallRequest:
@@ -360,11 +372,11 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reply(choice: Any) -> Reply:
     calls = tuple(
-        FunctionCall(_whole(str(asked.id)), _whole(asked.function.name or ""), _arguments(asked.function.arguments))
+        FunctionCall(str(asked.id), asked.function.name or "", _arguments(asked.function.arguments))
         for asked in choice.message.tool_calls or ()
     )
     return Reply(
-        text=_whole(choice.message.content or ""),
+        text=choice.message.content or "",
         finish_reason=_ENDINGS.get(choice.finish_reason, "stop"),
         prompt_tokens=0,
         token_ids=(),
@@ -372,11 +384,6 @@ def _reply(choice: Any) -> Reply:
     )
 
 
-def _whole(text: str) -> str:
-    """The text without halves of characters, which JSON can spell and no client is sent."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
-
-
 def _arguments(text: str) -> dict[str, Any]:
     read = arguments_of(text or "{}")
-    return read if isinstance(read, dict) else {"arguments": _whole(text)}
+    return read if isinstance(read, dict) else {"arguments": text}

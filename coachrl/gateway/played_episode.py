@@ -162,7 +162,7 @@ class PlayedEpisode:
         prompt, agent = ReadPrompt((), text_of(call.messages)), self._team[role.name]
         try:
             with calls_to(lambda spent: self.external.append(spent.usage)):
-                replies = await self._providers.complete(call)
+                replies = [with_own_ids(reply, self._ids) for reply in await self._providers.complete(call)]
         except asyncio.CancelledError:
             agent.given_up(prompt)
             raise
@@ -171,7 +171,7 @@ class PlayedEpisode:
             scoring = self._scoring(role, bool(reply.tool_calls))
             action = agent.answered(prompt, said_in(as_message(reply)), ending, scoring)
             self._expect_results(action, role, reply)
-        return list(replies)
+        return replies
 
     def _note_temperature(self, call: Call, agent: Agent) -> None:
         name = agent.role.name

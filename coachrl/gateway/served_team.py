@@ -58,12 +58,12 @@ class ServedTeam:
         if call.role not in self._roles:
             raise UnknownModel(call.role, names)
         role = self._roles[call.role]
+        given: Counter[str] = Counter()
         if role.external:
-            return await self._providers.complete(call)
+            return [with_own_ids(reply, given) for reply in await self._providers.complete(call)]
         seed = secrets.randbits(63) if call.seed is None else call.seed
         prompt = self._conversations.prompt(call, self._generator.tokenizer(role.policy), role.thinking)
         draws = (self._draw(role, call, prompt, place, derive_seed(seed, place)) for place in range(call.n))
-        given: Counter[str] = Counter()
         return [with_own_ids(reply, given) for reply in await together(draws)]
 
     async def _draw(self, role: Role, call: Call, prompt: ReadPrompt, place: int, seed: int) -> Reply:

@@ -36,7 +36,7 @@ from coachrl.gateway.calls import (
     UnknownModel,
 )
 from coachrl.gateway.wire import chat, messages, model_list, responses
-from coachrl.gateway.wire.base import Exchange, Wire, openai_error
+from coachrl.gateway.wire.base import MOST_VALUES, Exchange, Wire, openai_error
 from coachrl.gateway.wire.base import event as sse
 from coachrl.parsing import check_few_values, parse_json
 from coachrl.resources import allow_open_files
@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 MOST_BYTES = 16 * 2**20
 """Of a request's body."""
-MOST_VALUES = 100_000
-"""Of the JSON in a body: thousands of messages with their calls. While they are read, the event loop stands still."""
 MOST_READ_BYTES = 16 * MOST_BYTES
 """Of a body that is thrown away; after that the connection is closed."""
 ENDING_S = 5.0

@@ -235,6 +235,13 @@ async def test_time_and_money_for_one_action_are_bounded(tmp_path: Path) -> None
     assert score.process_0_10 == 7 and "no more programs" in asked[1].prompt
 
 
+async def test_a_cost_that_nobody_knows_is_taken_for_all_that_there_is_to_spend(tmp_path: Path) -> None:
+    choice = {"message": {"role": "assistant", "content": LOOK}, "finish_reason": "stop"}
+    uncounted = Step(body=json.dumps({"choices": [choice]}))
+    score, asked = await scored([uncounted, say(SEVEN)], request(SAVE, tmp_path), turns=9, usd=1000.0)
+    assert score.process_0_10 == 7 and "You can run no more programs" in asked[1].prompt
+
+
 async def test_without_a_sandbox_that_holds_it_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")  # no bubblewrap
     config = CoachConfig(name="openai/judge", api_base="http://127.0.0.1:1/v1", tools={"turns": 1})  # type: ignore[arg-type]

@@ -55,6 +55,11 @@ THREE = "coach.ensemble=[{name: rules}, {name: openai/x}, {name: openai/y}]"
             "thinking_budget of 16 leaves no room",
             [MODEL, "coach.thinking_budget=15", "coach.max_tokens=16"],
         ),
+        (
+            [MODEL, "coach.calibration=people.json", "coach.fallbacks=[openai/y]"],
+            "curves are coach.name's, and no fallback's",
+            [MODEL, "coach.calibration=people.json"],
+        ),
         (["coach.evidence.files=false"], "rules read what they need", ["coach.evidence.ground_truth=all"]),
         (["coach.evidence.files=false"], "rules read what they need", [MODEL, "coach.evidence.files=false"]),
         (["coach.fallbacks=[openai/x]"], "rules never fail", [MODEL, "coach.fallbacks=[openai/y]"]),

@@ -69,6 +69,12 @@ async def test_the_result_of_a_command_may_be_a_file(app):
     assert none.outcome.reason == "app: it ended without writing its {result_file}"
 
 
+async def test_brackets_without_an_end_are_a_result_of_text(app):
+    """A model in a loop writes them, and its app prints what it wrote."""
+    await played(app("print('[' * 5000)"))
+    assert RESULTS[-1] == "[" * 5000
+
+
 async def test_a_command_may_print_more_than_is_kept_of_it(app):
     floods = "for _ in range(40): sys.stdout.write('x' * 2**19 + chr(10)); sys.stderr.write('y' * 2**19)"
     [episode] = await played(app(f"{floods}\nprint('fine')"))

@@ -13,6 +13,7 @@ from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable, ConfigError, ProviderFailed
+from coachrl.gateway import external
 from coachrl.gateway.calls import BadRequest, Call
 from coachrl.gateway.conversation_tokens import asked_functions
 from coachrl.gateway.external import GatewayRole, LiteLLMProviders
@@ -163,6 +164,12 @@ async def test_an_answer_that_litellm_cannot_read_is_one_line():
     assert "Traceback" not in str(failed.value)
 
 
+async def test_a_model_in_a_loop_is_no_fault_of_its_provider():
+    """LiteLLM breaks a stream off that says the same a hundred times; without a stream nobody does."""
+    [reply], _ = await complete(Step(deltas=({"content": " word"},) * 150), tell=lambda piece: None)
+    assert reply.text == " word" * 150
+
+
 SECOND = {"content": "Not asked for.", "of_choice": {"index": 1}}
 SECOND_ENDS = {"of_choice": {"index": 1, "finish_reason": "length"}}
 
@@ -180,6 +187,18 @@ async def test_a_stream_in_which_only_a_second_reply_ends_broke_off():
     step = Step("end", deltas=(says("well"), SECOND_ENDS))
     with pytest.raises(ProviderFailed, match="ended in the middle"):
         await complete(step, tell=lambda piece: None)
+
+
+@pytest.mark.parametrize(("bound", "most"), [("UNSEEN_TOKENS", -80), ("_MOST_STREAMED", 100)])
+async def test_a_stream_that_goes_on_and_on_is_given_up(bound, most, monkeypatch):
+    """LiteLLM would keep all of it, some gigabytes an hour."""
+    told = []
+    step = say(" ".join(map(str, range(90))))
+    assert (await complete(step, tell=lambda piece: None))[0][0].text == step.text
+    monkeypatch.setattr(external, bound, most)
+    with pytest.raises(ProviderFailed, match="its stream goes on for longer than any reply"):
+        await complete(step, tell=lambda piece: told.append(piece.text))
+    assert 10 < len(told) < 80
 
 
 def function(**more):
@@ -254,6 +273,21 @@ async def test_what_no_json_can_hold_reaches_no_client(path, stream, message):
     assert told.status_code == 200, told.text
     lines = [line[6:] for line in told.text.splitlines() if line.startswith("data: {")] if stream else [told.text]
     assert lines and all(json.loads(line, parse_constant=no_constant) for line in lines)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_that_no_json_can_hold_is_told_in_the_providers_form(stream):
+    class Passing:
+        def models(self, token):
+            return ("critic",)
+
+        async def answer(self, call, token):
+            return (await complete(status(400, "half \ud800 a reason")))[0]
+
+    asked = {"model": "critic", "messages": [user("?")], "stream": stream}
+    async with Server(Passing()) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        told = await client.post("/v1/chat/completions", json=asked)
+    assert told.status_code == 400 and "half \ufffd a reason" in told.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("odd", ["NaN", "1e999", "[-Infinity]"])

@@ -6,7 +6,7 @@ import pytest
 from gateway_apps import LOOK_UP, user
 
 from coachrl.errors import AppBroken, BackendError, ContextOverflow
-from coachrl.gateway.calls import Call, EngineFailed, EpisodeEnded, UnknownModel
+from coachrl.gateway.calls import Call, EngineFailed, EpisodeEnded, FunctionCall, Reply, UnknownModel
 from coachrl.gateway.conversation_tokens import as_message
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.played_episode import PlayedEpisode
@@ -59,6 +59,28 @@ async def test_equal_replies_are_told_apart_by_the_ids_of_their_functions():
         await played.answer(call(user("a"), as_message(asked[place]), *told))
     found = {request.action.id: [made.result for made in request.action.tool_calls] for request in submitted}
     assert [found[action.id] for action in team.actions[:3]] == [["0", "0"], ["1", "1"], ["2", "2"]]
+
+
+async def test_equal_ids_of_a_providers_functions_are_told_apart_too():
+    """Many servers count them anew in each reply."""
+    function = FunctionCall("call_0", "height_of", {"mountain": "K2"})
+
+    class Providers:
+        async def complete(self, call):
+            return [Reply("", "tool_calls", 1, (), tool_calls=(function, function))]
+
+    roles = {"critic": Role("critic", "critic", external="openai/judge")}
+    submitted = []
+    team = Team("e", Task("t", "k", "p"), roles.values(), None, SamplingParams(), submit=submitted.append)
+    played = PlayedEpisode(team, roles, frozenset(), Providers(), set())
+    asked = [reply for _ in range(2) for reply in await played.answer(call(role="critic"))]
+    ids = [function.id for reply in asked for function in reply.tool_calls]
+    assert ids == ["call_0", "call_0_2", "call_0_3", "call_0_4"]
+    for place in (1, 0):
+        told = [result(function, function.id) for function in asked[place].tool_calls]
+        await played.answer(call(user("a"), as_message(asked[place]), *told, role="critic"))
+    found = {request.action.id: [made.result for made in request.action.tool_calls] for request in submitted}
+    assert found == {"e/0": ids[:2], "e/1": ids[2:]}
 
 
 async def test_what_was_never_told_goes_to_the_coach_at_the_end():

@@ -7,7 +7,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 from pydantic import ValidationError
 
 from coachrl.gateway.calls import BadRequest
-from coachrl.gateway.wire import chat, messages, responses
+from coachrl.gateway.wire import base, chat, messages, responses
 
 USER = {"role": "user", "content": "?"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": None}}
@@ -232,3 +232,29 @@ def test_a_refusal_says_what_would_be_right(wire, body, said):
     with pytest.raises(BadRequest) as refused:
         wire.read(body)
     assert f": {said}" in str(refused.value)
+
+
+def test_values_in_arguments_of_functions_count_all_together():
+    """In a body they are texts: to read them would hold up everybody, as a body of so many values would."""
+    arguments = '{"a": [' + "1," * 60_000 + "1]}"
+    calls = [{"id": "1", "function": {"name": "f", "arguments": arguments}}]
+    items = [{"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}]
+    assert base.arguments_of(arguments)["a"][-1] == 1
+    for read, body in (
+        (chat.read, chat_body(messages=[USER, {"role": "assistant", "tool_calls": calls * 2}])),
+        (responses.read, responses_body(input=items * 2)),
+    ):
+        with pytest.raises(BadRequest, match=r"^arguments of functions hold more than 100,000 values"):
+            read(body)
+
+
+def test_arguments_of_more_values_than_a_body_may_have_stay_text():
+    assert base.arguments_of(many := '{"a": [' + "1," * 100_000 + "1]}") == many
+    assert base.arguments_of('{"a": "' + "1," * 100_000 + '"}')["a"].startswith("1,1,")
+
+
+def test_metadata_beyond_what_openai_takes_is_not_looked_at_one_by_one():
+    with pytest.raises(BadRequest, match=r"^metadata: Dictionary should have at most 16 items"):
+        responses.read(responses_body(metadata={f"k{place}": 1 for place in range(17)}))
+    with pytest.raises(BadRequest, match=r"^metadata: its values should be texts$"):
+        responses.read(responses_body(metadata={"a": 1}))

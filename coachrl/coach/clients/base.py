@@ -26,8 +26,9 @@ from coachrl.types import ONE_ATTEMPT, Usage
 
 log = logging.getLogger(__name__)
 
+UNSEEN_TOKENS = 131_072
+"""What a provider may add on its own: a prompt before ours, thoughts beyond the limit."""
 _AROUND_A_MESSAGE = 32  # tokens
-_UNSEEN_TOKENS = 131_072  # what a provider may add on its own: a prompt before ours, thoughts beyond the limit
 _LONGEST_ASKED_S = 86_400.0
 _RETRY_STATUS = frozenset({408, 409, 425, 429})
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -43,7 +44,8 @@ class TransientCoachError(CoachError):
     """A call that may go well when it is made again.
 
     retry_after_s: how long the provider asked to wait, if it did. answered: False where nobody knows whether the call
-    was billed: no HTTP status came back (a time-out, a cut connection), or an answer that cannot be read.
+    was billed: no HTTP status came back (a time-out, a cut connection), or an answer that cannot be read. Where no
+    connection was made, it was not.
     throttled: the provider asked for fewer calls (`is_throttle`).
     """
 
@@ -185,6 +187,7 @@ class Provider(ABC):
         self.api_base = api_base
         self.settings = settings
         self._doubted = False
+        self._has_answered = False
 
     async def complete(self, request: ChatRequest) -> Reply:
         """One call; its price is left open. Raises what `ChatClient.complete` raises for a provider's doing."""
@@ -205,6 +208,7 @@ class Provider(ABC):
             reply = keyless(self._read(answer, request))
         except UNREADABLE as error:
             raise self._unreadable(error) from None
+        self._has_answered = True
         return replace(reply, usage=replace(reply.usage, latency_s=time.monotonic() - began))
 
     @abstractmethod
@@ -222,7 +226,7 @@ class Provider(ABC):
         self, reply: ReplyType, request: ChatRequest, tokens_in: Any, tokens_out: Any, thinking: Any, cached: Any
     ) -> ReplyType:
         """`reply` with what the provider says that it took. What cannot be is said once."""
-        most_in, most_out = request.most_tokens_in + _UNSEEN_TOKENS, request.max_tokens + _UNSEEN_TOKENS
+        most_in, most_out = request.most_tokens_in + UNSEEN_TOKENS, request.max_tokens + UNSEEN_TOKENS
         counted = with_usage(reply, tokens_in, tokens_out, thinking, cached, most_in, most_out)
         if not counted.usage_known and (tokens_in or tokens_out) and not self._doubted:
             self._doubted = True
@@ -240,9 +244,11 @@ class Provider(ABC):
     def _explained(self, error: Exception) -> CoachError | None:
         """The library's exception as one of ours; None where it is not its own."""
 
-    def _broken_off(self, said: str, retry_after_s: float | None = None) -> TransientCoachError:
-        """A call of which nobody knows whether it will be billed."""
-        return TransientCoachError(f"coach {self.model}: {said}", retry_after_s, answered=False)
+    def _broken_off(
+        self, said: str, retry_after_s: float | None = None, error: BaseException | None = None
+    ) -> TransientCoachError:
+        """A call of which nobody knows whether it will be billed, unless `error` says that it reached nobody."""
+        return TransientCoachError(f"coach {self.model}: {said}", retry_after_s, answered=_reached_nobody(error))
 
     def _unreadable(self, error: Exception) -> TransientCoachError:
         return self._broken_off(f"the provider's answer cannot be read: {without_secrets(str(error))}")
@@ -255,6 +261,8 @@ class Provider(ABC):
         said = f"coach {self.model}: {said}"
         if status in (400, 429) and _NO_MONEY.search(said):
             return CoachUnavailable(f"{said} (the account has no money left: waiting would not help)")
+        if status == 403 and self._has_answered:  # a filter's, of a text that an agent wrote (OpenRouter, firewalls)
+            return CoachError(f"{said} (the provider has answered before: this very request is refused)")
         if status in (401, 402, 403):
             return CoachUnavailable(f"{said} ({about_the_key})")
         if status == 404:
@@ -264,6 +272,20 @@ class Provider(ABC):
         if passing or (status is not None and (status in _RETRY_STATUS or status >= 500)):
             return TransientCoachError(said, retry_after_s, throttled=status is not None and is_throttle(status, said))
         return CoachError(said)
+
+
+def _reached_nobody(error: BaseException | None) -> bool:
+    """Whether no connection was made, by what the HTTP libraries raise: clients give it names of their own, under which
+    a connection that broke goes too."""
+    if error is None:
+        return False
+    import aiohttp
+    import httpcore
+
+    unconnected = (aiohttp.ClientConnectorError, httpcore.ConnectError, httpcore.ConnectTimeout)
+    while error is not None and not isinstance(error, unconnected):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def text_of(content: Any) -> str:

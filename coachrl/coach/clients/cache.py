@@ -89,12 +89,14 @@ class ReplyCache:
             ) from error
 
     def put(self, key: str, reply: Reply) -> None:
-        """Keep `reply`; the first one under a key stays. A full disk costs the entry, not the run."""
-        record = json.dumps(asdict(reply))
+        """Keep `reply`; the first one under a key stays. A full disk costs the entry, not the run. What could not be
+        read again, such as nesting without an end, is not kept: the file would pass for a damaged one."""
         try:
+            record = json.dumps(asdict(reply))
+            _kept(record)
             self._connection.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, record, time.time()))
-        except sqlite3.Error as error:
-            log.warning("coach cache %s: a reply was not kept: %s", self.path, error)
+        except (sqlite3.Error, ValueError, RecursionError) as error:
+            log.warning("coach cache %s: a reply was not kept: %s", self.path, first_line(error))
 
     def close(self) -> None:
         self._connection.close()

@@ -91,7 +91,7 @@ class GeminiClient(Provider):
             return TransientCoachError(said) if passes else CoachUnavailable(f"{said} ({GEMINI_ACCESS})")
         if isinstance(error, self._connection_error | OSError):
             said = without_secrets(str(error)) or type(error).__name__
-            return self._broken_off(f"connection broken: {said}")
+            return self._broken_off(f"connection broken: {said}", error=error)
         # JSON, UTF-8 and pydantic's errors, and Google's own where an object is missing.
         return self._unreadable(error) if isinstance(error, UNREADABLE) else None
 

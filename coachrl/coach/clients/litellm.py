@@ -27,9 +27,9 @@ from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable, KeyMissing, lacking
 
 _NAMES = re.compile(r"\A(?:litellm\.)?(?:\w+(?:Error|Timeout): )*(?:\w+Exception - )?")  # before a message
-# Its own, of a body that it cannot read.
-_TRACEBACK = re.compile(r"\s+Traceback \(most recent call last\).*", re.DOTALL)
-_ADVICE = re.compile(r"\s*To drop\b.*", re.DOTALL)  # for who calls LiteLLM himself
+# Its own, of a body that it cannot read. Blanks are looked at once, however many there are.
+_TRACEBACK = re.compile(r"(?<!\s)\s++Traceback \(most recent call last\).*", re.DOTALL)
+_ADVICE = re.compile(r"(?<!\s)\s*+To drop\b.*", re.DOTALL)  # for who calls LiteLLM himself
 _UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
 _UNREAD = "Invalid response object"
 
@@ -44,6 +44,7 @@ def import_litellm(model: str) -> ModuleType:
         raise CoachUnavailable(f"coach '{model}' needs {lacking(error)}: pip install 'coachrl[llm]'") from error
     litellm.telemetry = False
     litellm.suppress_debug_info = True
+    litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # a model in a loop is ended by its limit, as without a stream
     if not os.environ.get("LITELLM_LOG"):  # it prints what providers write as it came, a terminal's orders included
         logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
     _one_request_a_call(litellm)
@@ -165,14 +166,14 @@ class LiteLLMClient(Provider):
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         # Its classes say more than the status that it puts beside them.
+        answered = _answered_status(error)
         if isinstance(error, exceptions.AuthenticationError | exceptions.PermissionDeniedError):
-            status = 401
+            status = 403 if answered == 403 or isinstance(error, exceptions.PermissionDeniedError) else 401
         if isinstance(error, exceptions.NotFoundError):
             status = 404
         if isinstance(error, exceptions.UnsupportedParamsError):
             remedy = "; set coach.temperature=1" if "temperature=1 " in said else ""
             return CoachUnavailable(f"coach {self.model}: {_ADVICE.sub('', said).rstrip('.')}{remedy}")
-        answered = _answered_status(error)
         if answered is not None and 300 <= answered < 400:
             return self._refused(answered, f"{answered} {said}".rstrip(), None, "")
         if (status in _UNREAD_STATUS and answered is None) or _UNREAD in said:
@@ -184,7 +185,7 @@ class LiteLLMClient(Provider):
         else:
             broken_off = (status or 0) >= 500 and answered is None
         if broken_off:
-            return self._broken_off(said, _retry_after_s(error))
+            return self._broken_off(said, _retry_after_s(error), error)
         about_the_key = "the provider refused the key: check its environment variable"
         return self._refused(status, said, _retry_after_s(error), about_the_key)
 

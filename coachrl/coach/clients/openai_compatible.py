@@ -18,6 +18,7 @@ from coachrl.coach.clients.base import (
     ChatRequest,
     Provider,
     Reply,
+    TransientCoachError,
     ending_of,
     seconds_of_retry_after,
     text_of,
@@ -73,11 +74,12 @@ class ServerClient(Provider):
             ) as response:
                 body = await self._bounded(response.content)
         except self._aiohttp.ServerTimeoutError:
-            raise self._broken_off(f"{self._shown}: no connection within {_CONNECT_S:g} s") from None
+            unreached = f"coach {self.model}: {self._shown}: no connection within {_CONNECT_S:g} s"
+            raise TransientCoachError(unreached) from None
         if 300 <= response.status < 400:  # what is asked, and the key, are for the one address that the user has named
             place = without_secrets(response.headers.get("Location", "nowhere"))
             raise CoachUnavailable(f"coach {self.model}: {self._shown} leads on to {place}: name that as api_base")
-        if response.status != 200:
+        if not 200 <= response.status < 300:
             about_the_key = "the server refused the key: check its environment variable"
             if response.status == 401 and not self._headers:
                 about_the_key = f"the server wants a key: set {self._key_variable} in the environment"
@@ -102,7 +104,7 @@ class ServerClient(Provider):
             return CoachUnavailable(f"coach {self.model}: '{without_secrets(wrong or '')}' is not a URL")
         if isinstance(error, self._aiohttp.ClientError | OSError):
             said = without_secrets(str(error)) or type(error).__name__
-            return self._broken_off(f"{self._shown}: {said}")
+            return self._broken_off(f"{self._shown}: {said}", error=error)
         if isinstance(error, ValueError):  # before anything was sent
             return CoachUnavailable(f"coach {self.model}: {self._shown} cannot be asked: {without_secrets(str(error))}")
         return None

@@ -1,5 +1,6 @@
 """Keys of the environment, in whatever a provider says: replaced by the names of their variables, since servers may
-repeat the key that they were sent, and the address that they were asked at."""
+repeat the key that they were sent, and the address that they were asked at. Halves of characters go with them: with one
+in it a question could not be sent, nor the cache be read, nor an error be told to a client."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from coachrl.text import KEY_CHARS, redacted, secrets_of, without_passwords
+from coachrl.text import KEY_CHARS, redacted, secrets_of, whole_characters, without_passwords
 
 T = TypeVar("T")
 
 _SHOWN_CHARS = 300
+_READ_CHARS = 100 * _SHOWN_CHARS  # of what is said: most may be blanks
 _SECRET_CHARS = 8  # a shorter value is no secret
 _NOISE = re.compile(r" ssl:(?:<[^<>]{0,200}>|\w+)")  # aiohttp's, after an address
 
@@ -26,7 +28,7 @@ def keyless(said: T) -> T:
 
 def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
     if isinstance(said, str):
-        return redacted(said, secrets)
+        return redacted(whole_characters(said), secrets)
     if isinstance(said, Mapping):
         return {_keyless(name, secrets): _keyless(part, secrets) for name, part in said.items()}
     if isinstance(said, list | tuple):
@@ -39,5 +41,10 @@ def _keyless(said: Any, secrets: Mapping[str, str]) -> Any:
 def without_secrets(text: str) -> str:
     """`text` on one line, cut, with the value of every secret-looking environment variable replaced, and passwords
     and keys in URLs starred: servers repeat the address that they were asked at."""
-    line = " ".join(_NOISE.sub("", without_passwords(redacted(text, secrets_of(_SECRET_CHARS)))).split())
+    secrets = secrets_of(_SECRET_CHARS)
+    text = text[:_READ_CHARS]  # of megabytes, all the rest would take seconds
+    longest = max(map(len, secrets), default=0) if len(text) == _READ_CHARS else 0
+    text = redacted(whole_characters(text), secrets)
+    text = text[: len(text) - longest]  # where it was cut, there may be the beginning of a secret
+    line = " ".join(_NOISE.sub("", without_passwords(text)).split())
     return line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "..."

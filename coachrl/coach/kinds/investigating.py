@@ -9,6 +9,7 @@ files that do not come out again are named. A reply that ends in a verdict is re
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -122,8 +123,9 @@ class InvestigatingCoach(LLMCoach):
         return []  # it ends in a verdict, and quotes the program
 
     def _is_spent(self, replies: Sequence[Reply]) -> bool:
-        spent_usd = sum(reply.usage.cost_usd or 0.0 for reply in replies)
-        return self._tools.usd is not None and spent_usd >= self._tools.usd
+        """A cost that nobody knows may be all that there is to spend."""
+        costs = [math.inf if reply.usage.cost_usd is None else reply.usage.cost_usd for reply in replies]
+        return self._tools.usd is not None and sum(costs) >= self._tools.usd
 
 
 class _WorkspaceCopy:

@@ -154,9 +154,9 @@ async def ask_until_read(
         said = _with_cause(error, first)
     if first.finish_reason == "content_filter":  # it would be blocked again
         raise CoachError(f"coach {first.model}: {said}")
-    # An empty assistant message is refused by some providers.
+    # An empty assistant message is refused by some providers, and one of blanks too.
     again = (
-        Message("assistant", first.text or "(empty)"),
+        Message("assistant", first.text if first.text.strip() else "(empty)"),
         Message("user", f"Your reply could not be read: {said}. {repair}"),
     )
     room = 2 if first.finish_reason == "length" else 1

@@ -16,9 +16,11 @@ from typing import Annotated, Any, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply, ToolChoice
-from coachrl.parsing import parse_json
+from coachrl.parsing import check_few_values, count_values, parse_json
 from coachrl.text import nearest, one_line
 
+MOST_VALUES = 100_000
+"""Of the JSON in a body: thousands of messages with their calls. While they are read, the event loop stands still."""
 MOST_REPLIES = 128  # of one call, as OpenAI has it
 MOST_STOPS, MOST_STOP_CHARS = 64, 1000  # the end of a reply that is sent as it grows is held against each of them
 MOST_TOKENS = 2**31 - 1  # of a reply: no model writes so many, and no engine counts further
@@ -184,9 +186,21 @@ def asked_function(id_: str, name: str, arguments: Any) -> dict[str, Any]:
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+def check_arguments(texts: Iterable[str]) -> None:
+    """Raises BadRequest where the arguments of earlier calls hold more values, all together, than a body may: in that
+    they are texts, into which nobody has looked."""
+    left = MOST_VALUES
+    for text in texts:
+        left -= count_values(text.encode(), left)
+        if left < 0:
+            raise BadRequest(f"arguments of functions hold more than {MOST_VALUES:,} values, the most that are read")
+
+
 def arguments_of(text: str) -> Any:
-    """The arguments of an earlier call: an object, or the text as it is where the app wrote something else."""
+    """The arguments of an earlier call: an object, or the text as it is where somebody wrote something else, or more
+    than is read."""
     try:
+        check_few_values(text.encode("utf-8", "replace"), MOST_VALUES, "arguments", BadRequest)
         arguments = parse_json(text, "arguments", BadRequest)
     except BadRequest:
         return text

@@ -81,6 +81,7 @@ def read(body: Any) -> ChatExchange:
     """Raises BadRequest."""
     given = base.read_part(_Body, body)
     base.refuse_fields(body, _REFUSED)
+    base.check_arguments(asked.function.arguments for message in given.messages for asked in message.tool_calls or ())
     tools = tuple(
         base.function_schema(tool.function, f"tools[{place}].function") for place, tool in enumerate(given.tools or ())
     )

@@ -24,6 +24,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _Event = tuple[str, dict[str, Any]]
 """Its type, and its fields."""
+_MOST_METADATA = 16  # as OpenAI has it
 _STORED = "nothing is stored here: send the whole conversation as `input`"
 
 
@@ -67,7 +68,7 @@ class _Body(CommonFields):
     tool_choice: ToolChoice | _NamedTool | None = None
     parallel_tool_calls: bool | None = None
     text: _Text | None = None
-    metadata: dict[str, str] | None = None
+    metadata: dict[str, Any] | None = Field(None, max_length=_MOST_METADATA)
 
 
 def read(body: Any) -> ResponsesExchange:
@@ -76,6 +77,8 @@ def read(body: Any) -> ResponsesExchange:
     base.refuse_fields(body, _REFUSED)
     if given.previous_response_id is not None:
         raise base.refuse("previous_response_id", _STORED)
+    if not all(isinstance(value, str) for value in (given.metadata or {}).values()):
+        raise base.refuse("metadata", "its values should be texts")
     if given.text is not None and given.text.format is not None and given.text.format.type != "text":
         raise base.refuse("text.format", "replies are not held to a form here; leave it out")
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given.tools or ()))
@@ -104,6 +107,7 @@ def _messages(body: _Body) -> list[dict[str, Any]]:
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
     items = [_Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    base.check_arguments(item.arguments or "" for item in items)
     for place, item in enumerate(items):
         _add(messages, item, f"input[{place}]")
     if not messages or not items:  # nothing, or reasoning alone

@@ -68,6 +68,18 @@ async def test_a_reply_is_kept_before_it_is_recorded(tmp_path: Path) -> None:
     assert kept == [1]
 
 
+def test_what_could_not_be_read_again_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    deep: Any = []
+    for _ in range(250):
+        deep = [deep]
+    with contextlib.closing(ReplyCache(tmp_path / "cache.sqlite")) as cache:
+        cache.put("deep", Reply("a", "m", native={"thoughts": deep}))
+        cache.put("half", Reply("\ud800", "m"))
+        cache.put("whole", Reply("b", "m", native={"thoughts": [1]}))
+        assert cache.get("deep") is None and cache.get("half") is None and cache.get("whole") is not None
+    assert ["a reply was not kept: 1 validation error" in message for message in caplog.messages] == [True, True]
+
+
 async def test_errors_are_not_kept(tmp_path: Path) -> None:
     async with ScriptedServer([status(400), say(EIGHT)]) as server:
         made = client_factory(cache=tmp_path / "cache.sqlite")

@@ -17,6 +17,7 @@ from chat_clients import EIGHT, GEMINI, SECRET, client_factory, requests_of, sco
 from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
+from coachrl.coach.clients import litellm as litellm_client
 from coachrl.coach.clients.base import Reply, seconds_of_retry_after
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import FunctionCall
@@ -83,6 +84,13 @@ async def test_text_is_read_whatever_else_is_odd(model: str, body: str) -> None:
         assert model == "openai/gpt-4o" and score.rationale.startswith("coach openai/gpt-4o: ")
     else:
         assert score.process_0_10 == 8
+
+
+@pytest.mark.parametrize("model", OPENAI_MODELS)
+async def test_an_answer_with_another_status_of_success_is_one(model: str) -> None:
+    assert (await scored(model, [Step(http_status=201, body=openai(EIGHT))])).process_0_10 == 8
+    nothing = await scored(model, [Step(http_status=202, body="")], budget=(budget := Budget(10.0)))
+    assert nothing.status == "failed" and budget.spent_usd > 0  # it may be billed
 
 
 @pytest.mark.parametrize("model", OPENAI_MODELS)
@@ -198,6 +206,17 @@ async def test_a_reply_that_was_cut_is_asked_for_again_with_more_room(model: str
     assert [f": {room}" in body for room, body in zip((100, 200), rooms, strict=True)] == [True, True]
 
 
+@pytest.mark.parametrize("text", ["", " \n"])
+async def test_a_reply_of_nothing_is_not_sent_back_as_it_is(text: str) -> None:
+    """Some providers, Anthropic for one, refuse a message without a word in it."""
+    async with ScriptedServer([say(text), say(EIGHT)]) as server:
+        config = CoachConfig(name="openai/judge", api_base=server.openai_base)
+        coach = make_coach(config, client_factory=client_factory())
+        assert (await coach.score(requests_of(1)[0])).process_0_10 == 8
+        await coach.close()
+        assert server.requests[1].body["messages"][1] == {"role": "assistant", "content": "(empty)"}
+
+
 @pytest.mark.parametrize("reason", ["length", "max_tokens", "MAX_TOKENS", "content_filter", "refusal"])
 async def test_a_score_in_a_cut_or_blocked_reply_is_none(reason: str) -> None:
     score = await scored("openai/judge", [Step(body=openai("PROCESS_SCORE: 1", reason))])
@@ -265,6 +284,8 @@ def test_objects_that_never_end_are_looked_through_twice_at_most() -> None:
 
 def test_an_error_of_a_megabyte_is_cut_and_named_in_one_pass(caplog: pytest.LogCaptureFixture) -> None:
     assert len(without_secrets(" ssl:<" * (MEGABYTE // 6))) < 1000
+    for pattern in (litellm_client._TRACEBACK, litellm_client._ADVICE):
+        assert pattern.sub("", f"Wrong.{' ' * MEGABYTE}x") == f"Wrong.{' ' * MEGABYTE}x"
     RepeatedWarnings(logging.getLogger("coachrl")).warn("action e1/0", "a" * MEGABYTE)
     assert len(caplog.records) == 1
 
@@ -351,6 +372,22 @@ def test_secrets_that_may_be_any_word_or_number_leave_replies_as_they_are(monkey
     assert reply.text == "postgres"
     assert reply.calls == (FunctionCall("call_[KEY_A]", "f_[KEY_A]", "[KEY_A]"),)
     assert reply.native == {"args": {"n": 1234567890123456, "of": ["postgres", "[KEY_A]", None, object]}}
+
+
+@pytest.mark.parametrize("model", [*OPENAI_MODELS, GEMINI])
+async def test_half_a_character_in_a_reply_harms_neither_the_next_question_nor_the_cache(
+    model: str, tmp_path: Path
+) -> None:
+    async with ScriptedServer([say("So far \ud83d"), say(f"Now \ud83d\n{EIGHT}")]) as server:
+        base = server.gemini_base if model == GEMINI else server.openai_base
+        for _ in range(2):  # the second time from the cache
+            made = client_factory(cache=tmp_path / "cache.sqlite", max_attempts=1)
+            coach = make_coach(CoachConfig(name=model, api_base=base, structured=False), client_factory=made)
+            score = await coach.score(requests_of(1)[0])
+            await coach.close()
+            made.close()
+            assert (score.process_0_10, score.rationale) == (8, f"Now \ufffd\n{EIGHT}")
+        assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("model", ["openai/judge", GEMINI])

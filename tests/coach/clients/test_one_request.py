@@ -9,6 +9,7 @@ import pytest
 from chat_clients import EIGHT, GEMINI, SECRET, ask, client_factory
 from scripted_server import CUT, HANG, RESET, Received, ScriptedServer, Step, say, status
 
+from coachrl.coach.clients.base import TransientCoachError
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import Ledger, calls_to, read_ledger
 from coachrl.coach.clients.litellm import import_litellm
@@ -73,6 +74,37 @@ async def test_a_redirect_is_not_followed(code: int, model: str) -> None:
             await client.close()
             assert len(server.requests) == 1
     assert not elsewhere.requests
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_connection_that_was_never_made_costs_nothing(model: str) -> None:
+    """Else an outage would use up the budget of a run that has spent nothing."""
+    async with ScriptedServer([well(model)]) as server:
+        base = base_of(server, model)
+    client = client_factory(budget := Budget(10.0), max_attempts=2, usd_per_million_tokens=(1.0, 2.0)).client(
+        model, base
+    )
+    with pytest.raises(TransientCoachError):
+        await client.complete(ask())
+    await client.close()
+    assert budget.spent_usd == 0
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_filter_that_refuses_one_request_is_no_refused_key(model: str) -> None:
+    """So OpenRouter and firewalls answer to what an agent wrote, and others' actions can still be scored."""
+    flagged = status(403, "Your input was flagged: prompt injection patterns detected")
+    async with ScriptedServer([flagged, well(model), flagged, well(model)]) as server:
+        client = client_factory(max_attempts=9).client(model, base_of(server, model))
+        with pytest.raises(CoachUnavailable, match="refused the key"):
+            await client.complete(ask())
+        await client.complete(ask())
+        with pytest.raises(CoachError, match=r"flagged.*this very request is refused") as refused:
+            await client.complete(ask())
+        assert type(refused.value) is CoachError
+        assert (await client.complete(ask())).text == EIGHT
+        await client.close()
+        assert len(server.requests) == 4
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -121,6 +121,7 @@ def test_secrets_of_the_environment_and_of_urls_are_in_no_message(monkeypatch: p
     hidden = "[MY_API_KEY] [db_password] [AWS_CREDENTIALS] 1234567"
     assert without_secrets(said) == f"{hidden} plainwords http://***@h/x?key=***"
     assert without_secrets("a" * 300) == "a" * 300 and without_secrets("a" * 301) == "a" * 300 + "..."
+    assert without_secrets("down" + " " * 29_990 + "12345678") == "down"  # which is cut in the middle of the key
     assert without_secrets("host:1 ssl:default [x] ssl:<ssl.SSLContext object>") == "host:1 [x]"
 
 
