@@ -21,8 +21,8 @@ from coachrl.sandbox import local, make_sandbox
 from coachrl.sandbox.packages import resolve
 
 # No test depends on how fast the machine is, and two runs of one commit try the same examples.
-# `pytest --hypothesis-profile explore` tries new ones.
-settings.register_profile("coachrl", deadline=None, derandomize=True)
+# `pytest --hypothesis-profile explore` tries new ones, and more of them.
+settings.register_profile("coachrl", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("coachrl")
 

@@ -19,6 +19,7 @@ def test_two_processes_sum_numbers():
     assert finding.ok and "two processes agreed" in finding.detail, finding
 
 
+@pytest.mark.thorough
 def test_a_network_interface_that_is_not_there_is_told_with_the_variable_that_names_it(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
     finding = cluster._collective("gloo", PATIENCE_S)

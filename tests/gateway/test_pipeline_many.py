@@ -24,7 +24,7 @@ from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import Episode, Task
 
-EPISODES = int(os.environ.get("COACHRL_GATEWAY_EPISODES", 180))
+EPISODES = int(os.environ.get("COACHRL_GATEWAY_EPISODES", 100))
 ONE_IN = 20
 HANGS = "it hangs"
 

