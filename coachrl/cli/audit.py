@@ -119,9 +119,7 @@ def audit(
             calibrate,
         )
         if any(given) or coach.given:
-            raise ConfigError(
-                "--self-test makes its own scores: name no runs with it, and no option but --repeats and --seed"
-            )
+            raise ConfigError(_MADE_UP)
         _self_test(repeats or 20, seed)
         return
     if repeats is not None:

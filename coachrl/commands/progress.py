@@ -127,8 +127,8 @@ def step_line(metrics: Mapping[str, Any]) -> str:
         parts.append(f"{metrics['coach/failed_fraction']:.0%} of coach calls failed")
     if "time/step_s" in metrics:
         parts.append(f"{metrics['time/step_s']:.0f} s ({metrics['time/rollout_tokens_per_s']:.0f} tokens/s)")
-    if metrics.get("cost/usd"):
-        parts.append(f"${metrics['cost/usd']:.3f}")
+    if cost := metrics.get("cost/usd"):
+        parts.append(f"${cost:.3f}" if cost >= 0.001 else dollars(cost))
     if "eval/success" in metrics:
         parts.append(f"held-out success {metrics['eval/success']:.3f} (n={metrics['eval/episodes']:.0f})")
     return " | ".join(parts)

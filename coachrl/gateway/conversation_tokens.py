@@ -138,9 +138,12 @@ def with_own_ids(reply: Reply, given: Counter[str]) -> Reply:
     often each id was made before; it is counted on."""
     own = []
     for function in reply.tool_calls:
-        given[function.id] += 1
-        times = given[function.id]
-        own.append(function if times == 1 else replace(function, id=f"{function.id}_{times}"))
+        made = function.id
+        while given[made]:  # an id that was given may look like one that was made
+            given[function.id] += 1
+            made = f"{function.id}_{given[function.id]}"
+        given[made] += 1
+        own.append(replace(function, id=made))
     return replace(reply, tool_calls=tuple(own))
 
 

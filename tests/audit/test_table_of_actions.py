@@ -170,14 +170,14 @@ def test_equal_coaches_of_several_runs_are_one_rater_and_unlike_ones_of_one_name
 
 
 def test_another_problem_under_the_id_of_one_is_another_task_in_whatever_run(tmp_path):
-    runs = [make_run(tmp_path, name) for name in "abc"]
-    for run, problem in zip(runs, ("2 + 2?", "3 + 3?", ""), strict=True):
+    runs = [make_run(tmp_path, name) for name in "abcd"]
+    for run, problem in zip(runs, ("", "2 + 2?", "3 + 3?", ""), strict=True):
         given = scores(CoachScore("e/0", "scored", 1.0))
         run.write_episodes("step-000001", [episode("e", make_action(), task_prompt=problem)], given)
         run.write_episodes("eval-000001", [episode("v", make_action(), task_prompt=problem)], {})
     data = read_audit_data([run.folder for run in runs])
-    first, other, unkept = data.actions["task"]
-    assert first == unkept == "t" and other.startswith("t ") and list(data.heldout["task"]) == [first, other, unkept]
+    before, first, other, unkept = tasks = list(data.actions["task"])
+    assert before == first == unkept == "t" and other.startswith("t ") and list(data.heldout["task"]) == tasks
     assert set(data.texts) == {first, other}
 
 

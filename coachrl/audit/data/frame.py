@@ -170,8 +170,8 @@ class _Found:
         """The task's name: its id, with a hash of the problem where another one was read under that id before. A run
         that did not keep its problems has the same."""
         problem = episode.task_prompt
-        known = self.problems.setdefault(episode.task_id, problem)
-        return f"{episode.task_id} {task_of(problem)}" if known and problem not in ("", known) else episode.task_id
+        is_first = not problem or self.problems.setdefault(episode.task_id, problem) == problem
+        return episode.task_id if is_first else f"{episode.task_id} {task_of(problem)}"
 
     def table(self) -> pd.DataFrame:
         scores = pd.DataFrame.from_records(self.scores, columns=["place", *_OF_SCORE])

@@ -187,7 +187,7 @@ class Provider(ABC):
         self.api_base = api_base
         self.settings = settings
         self._doubted = False
-        self._has_answered = False
+        self.has_answered = False
 
     async def complete(self, request: ChatRequest) -> Reply:
         """One call; its price is left open. Raises what `ChatClient.complete` raises for a provider's doing."""
@@ -208,7 +208,7 @@ class Provider(ABC):
             reply = keyless(self._read(answer, request))
         except UNREADABLE as error:
             raise self._unreadable(error) from None
-        self._has_answered = True
+        self.has_answered = True
         return replace(reply, usage=replace(reply.usage, latency_s=time.monotonic() - began))
 
     @abstractmethod
@@ -261,7 +261,7 @@ class Provider(ABC):
         said = f"coach {self.model}: {said}"
         if status in (400, 429) and _NO_MONEY.search(said):
             return CoachUnavailable(f"{said} (the account has no money left: waiting would not help)")
-        if status == 403 and self._has_answered:  # a filter's, of a text that an agent wrote (OpenRouter, firewalls)
+        if status == 403 and self.has_answered:  # a filter's, of a text that an agent wrote (OpenRouter, firewalls)
             return CoachError(f"{said} (the provider has answered before: this very request is refused)")
         if status in (401, 402, 403):
             return CoachUnavailable(f"{said} ({about_the_key})")

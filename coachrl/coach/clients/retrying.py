@@ -44,11 +44,13 @@ _CHARACTERS_A_TOKEN = 4
 @dataclass
 class SharedState:
     """What calls to one model share. in_plain_words: it is held to no JSON schema, since it answered nothing there.
+    has_answered: so that a key is good, whichever of its clients was answered.
     refusals: what is said of calls that were one too many."""
 
     concurrency: ConcurrencyLimiter
     rate: RateLimiter
     in_plain_words: bool = False
+    has_answered: bool = False
     refusals: RepeatedWarnings = field(default_factory=lambda: RepeatedWarnings(log))
 
 
@@ -214,6 +216,7 @@ class RetryingClient:
         most_usd = self._price.most(request) if self._price is not None else 0.0
         async with self._budget.reserved(most_usd) as reservation:
             began = asyncio.get_running_loop().time()
+            self._provider.has_answered |= self._shared.has_answered
             try:
                 reply = await self._provider.complete(request)
             except (Exception, asyncio.CancelledError) as error:  # whatever ends it, the request was made
@@ -231,6 +234,7 @@ class RetryingClient:
             if keep is not None:
                 keep(reply)  # in the cache, before the ledger: after a kill no call on record is paid for again
             record_call(_answered(request, reply, reservation.usd))
+        self._shared.has_answered = True
         self._shared.concurrency.taken()
         if reply.usage_known:
             self._shared.rate.correct(permit, reply.usage.tokens_in + reply.usage.tokens_out)

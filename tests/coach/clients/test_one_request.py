@@ -95,15 +95,18 @@ async def test_a_filter_that_refuses_one_request_is_no_refused_key(model: str) -
     """So OpenRouter and firewalls answer to what an agent wrote, and others' actions can still be scored."""
     flagged = status(403, "Your input was flagged: prompt injection patterns detected")
     async with ScriptedServer([flagged, well(model), flagged, well(model)]) as server:
-        client = client_factory(max_attempts=9).client(model, base_of(server, model))
+        factory = client_factory(max_attempts=9)
+        client = factory.client(model, base_of(server, model))
         with pytest.raises(CoachUnavailable, match="refused the key"):
             await client.complete(ask())
         await client.complete(ask())
+        another = factory.past_the_cache().client(model, base_of(server, model))
         with pytest.raises(CoachError, match=r"flagged.*this very request is refused") as refused:
-            await client.complete(ask())
+            await another.complete(ask())
         assert type(refused.value) is CoachError
-        assert (await client.complete(ask())).text == EIGHT
+        assert (await another.complete(ask())).text == EIGHT
         await client.close()
+        await another.close()
         assert len(server.requests) == 4
 
 

@@ -81,7 +81,7 @@ NOT_PYTHON = Execution("error", stderr="SyntaxError: invalid syntax\n")
             "5.33333 of 10: code ran, few required files saved, not y_train.pkl, X_test.pkl",
         ),
         (
-            coded("engineer", "look('train.csv')", Execution("ok", stdout="a"), before=("train.csv",)),
+            coded("engineer", "pd.read_csv('train.csv')", Execution("ok", stdout="a"), before=("train.csv",)),
             "5 of 10: code ran and looked at the data, saved nothing of X_train.pkl, y_train.pkl, X_test.pkl",
         ),
         (
@@ -121,6 +121,16 @@ def test_who_ends_its_part_and_reports_only_some_of_what_is_missing_owes_its_fil
     [
         ("missing: X_test.pkl, model.pkl", 2),
         ("model.pkl is absent", 2),
+        ("X_test.pkl not found, model.pkl not found", 2),
+        ("model.pkl: does not exist", 2),
+        ("Missing files: model.pkl", 2),
+        ("Missing in X_test.pkl: Age 177", 5),
+        ("X_test.pkl missing: 0", 5),
+        ("missing-value counts, X_test.pkl:", 5),
+        ("Missing per column (X_test.pkl)", 5),
+        ("X_test.pkl: 0 missing", 5),
+        ("No files are missing: X_test.pkl, model.pkl", 5),
+        ("whether model.pkl is missing will be seen", 5),
         ("nothing missing: X_test.pkl, model.pkl", 5),
         ("model.pkl is not missing", 5),
         ("missing values in X_test.pkl: 3", 5),
@@ -130,12 +140,14 @@ def test_who_ends_its_part_and_reports_only_some_of_what_is_missing_owes_its_fil
 )
 def test_who_calls_a_file_missing_that_it_was_given_is_paid_for_no_look_at_the_data(said: str, score: float) -> None:
     printed = Execution("ok", stdout=f"{said}\n")
-    look = "look('model.pkl')"
+    look = "joblib.load('model.pkl')"
     assert scored(coded("analyst", look, printed, before=NEEDED))[0] == score
     assert scored(coded("analyst", look, replace(printed, state="error"), before=NEEDED))[0] == min(score, 4.5)
     saved = coded("analyst", "save()", printed, before=NEEDED, after=("submission.csv",))
     assert scored(saved)[0] == 9, "what is said beside a job that is done is no report"
-    assert scored(coded("analyst", "look('X_test.pkl')", printed, before=NEEDED[:1]))[0] >= 5, "one is missing indeed"
+    assert scored(coded("analyst", "pd.read_pickle('X_test.pkl')", printed, before=NEEDED[:1]))[0] >= 5, (
+        "one is missing indeed"
+    )
 
 
 @pytest.mark.parametrize("said", ["isn't there", "doesn't exist", "couldn't find it", "not available", "can't be read"])
@@ -184,7 +196,7 @@ def test_the_outcome_caps_a_last_agent_alone_and_once_its_file_is_there() -> Non
     good = Outcome(True, {"accuracy": 0.6})
     saved = coded("analyst", "save()", Execution("ok"), before=NEEDED, after=(*NEEDED, "submission.csv"))
     assert scored(saved, outcome=good)[0] == 4
-    not_there = coded("analyst", "look('model.pkl')", Execution("ok", stdout="a"), before=NEEDED)
+    not_there = coded("analyst", "joblib.load('model.pkl')", Execution("ok", stdout="a"), before=NEEDED)
     assert scored(not_there, outcome=good)[0] == 5
     other = coded("modeler", "fit()", Execution("ok"), before=("X_train.pkl", "y_train.pkl"), after=("model.pkl",))
     assert scored(other, outcome=good)[0] == 8.5
