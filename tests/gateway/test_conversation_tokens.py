@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections import Counter
 
 import pytest
 from gateway_apps import LOOK_UP, user
@@ -18,6 +19,7 @@ from coachrl.gateway.conversation_tokens import (
     read_reply,
     templated,
     text_of,
+    with_own_ids,
 )
 from coachrl.gateway.played_episode import _Asked, _with_results
 from coachrl.pipelines.team.tools import told_of
@@ -355,3 +357,10 @@ def test_of_long_thoughts_that_the_template_keeps_the_beginning_alone_is_read():
         with pytest.raises(ContextOverflow, match="has more than 1600 tokens"):
             Conversations().prompt(Call("planner", (user("a"), thought, user("b"))), tokenizer)
         assert tokenizer.given < 2000
+
+
+def test_ids_of_functions_are_told_apart_from_ids_that_were_made_too():
+    given = Counter()
+    asked = [reply("", *(FunctionCall(id_, NAME, {}) for id_ in ids)) for ids in (["a", "a"], ["a_2"], ["a", "a_2"])]
+    made = [function.id for one in asked for function in with_own_ids(one, given).tool_calls]
+    assert len({*made}) == len(made) and made[:2] == ["a", "a_2"]
