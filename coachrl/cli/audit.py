@@ -44,7 +44,9 @@ FailOn = Annotated[
     list[str] | None,
     typer.Option("--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: category=0.5, any"),
 ]
-Resamples = Annotated[int, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks")]
+Resamples = Annotated[
+    int | None, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks; default: 1000")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Fixes every random choice")]
 Probe = Annotated[
     int, typer.Option("--probe", min=0, help="Ask a coach about so many saved actions again, changed in style alone")
@@ -89,7 +91,7 @@ def audit(
     html: Html = None,
     json_file: JsonFile = None,
     fail_on: FailOn = None,
-    resamples: Resamples = 1000,
+    resamples: Resamples = None,
     seed: Seed = 0,
     probe: Probe = 0,
     fault_localization: FaultLocalization = 0,
@@ -112,6 +114,7 @@ def audit(
             html,
             json_file,
             fail_on,
+            resamples,
             probe,
             fault_localization,
             replay,
@@ -124,6 +127,7 @@ def audit(
         return
     if repeats is not None:
         raise ConfigError("--repeats is of made-up runs: add --self-test")
+    resamples = resamples or 1000
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     if not runs:
         raise ConfigError("name at least one run folder: coachrl audit runs/latest")

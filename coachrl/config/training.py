@@ -62,7 +62,7 @@ class TrainConfig(Section):
     mask_blocked: bool = Field(
         False,
         description="Actions of an agent that lacks a file which an earlier agent owes it are left out of the update, "
-        "unless it left all that it owes itself.",
+        "unless it left all that it owes itself. Agents that hand on no files have none.",
     )
     clip_range: float = Field(0.2, gt=0, description="PPO clips the ratio of new to old probability to 1 ± this value.")
     ppo_epochs: int = Field(1, ge=1, description="The number of passes over the samples of one step.")

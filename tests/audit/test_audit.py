@@ -376,6 +376,7 @@ def test_command_line(tmp_path):
         (["audit", "RUN", "--json", "/"], "/ is a folder: name a file"),
         (["audit", "RUN", "--self-test"], "name no runs with it"),
         (["audit", "--self-test", "--json", "a.json"], "no option but --repeats and --seed"),
+        (["audit", "--self-test", "--resamples", "500"], "no option but --repeats and --seed"),
         (["audit", "--self-test", "--coach", "rules"], "no option but --repeats and --seed"),
     ],
 )

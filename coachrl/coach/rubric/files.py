@@ -46,7 +46,7 @@ FILE_CAPS = parse_caps(
 )
 """MAPPA's own caps; one for an estimator of the wrong kind, which the paper has a coach look for (Sec. 4.2); one for
 features that no model can use: while they paid like others, engineers learned to leave out the work; one for a file
-that is called missing and is there: while that paid as a look at the data, analysts learned to say nothing else."""
+that is called missing and is there, which had paid as a look at the data."""
 
 
 def file_rules(request: CoachRequest) -> list[Rule]:
