@@ -64,6 +64,12 @@ class TrainConfig(Section):
         description="Actions of an agent that lacks a file which an earlier agent owes it are left out of the update, "
         "unless it left all that it owes itself. Agents that hand on no files have none.",
     )
+    min_actions: int = Field(
+        1,
+        ge=1,
+        description="A policy with fewer actions to train on in a step keeps its weights in that step: AdamW moves it "
+        "about as far for two actions as for a hundred.",
+    )
     clip_range: float = Field(0.2, gt=0, description="PPO clips the ratio of new to old probability to 1 ± this value.")
     ppo_epochs: int = Field(1, ge=1, description="The number of passes over the samples of one step.")
     ppo_mini_batch_size: int | None = Field(

@@ -33,7 +33,7 @@ from coachrl.runs.initial_models import names_at_first
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.advantages.batches import with_credit
+from coachrl.trainers.algorithms.advantages.batches import with_credit, without_few
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.algorithms.boundary import batch_of, compared, explored, rewards_of
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
@@ -190,7 +190,7 @@ class Trainer:
             samples = await self._rollouts.run(self.backend.with_trainer_logprobs, samples)
         clock.lap("reference")
         rewards = self._rewards(episodes, scores)
-        batch = batch_of(self.algorithm, samples, rewards)
+        batch = without_few(batch_of(self.algorithm, samples, rewards), self.config.train.min_actions)
         self._last_update_begun = self.step
         statistics = await self._rollouts.run(self.backend.update, batch.samples)
         require_finite(statistics)

@@ -23,6 +23,7 @@ WHY_LEFT_OUT = {
     "truncated": "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them",
     "blocked": "a file that an earlier agent owed was not there; train.mask_blocked=false trains on them",
     "unscored": "no score of the coach (coach.max_failed_fraction says how many may fail), or None of your own reward",
+    "few": "too few for their policy in one step; train.min_actions=1 trains on them",
     "group_of_one": "nothing to compare with; train.group_size=2 or more",
     "no_spread": "all of a group scored alike; a larger train.group_size, or sampling.candidates of a tree",
 }

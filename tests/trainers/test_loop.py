@@ -136,6 +136,16 @@ async def test_replies_that_were_cut_short_are_trained_on_where_the_settings_say
     assert (metrics["train/trained_actions"], metrics.get("train/masked/truncated")) == (trained, left_out)
 
 
+async def test_a_policy_with_fewer_actions_than_the_settings_ask_for_is_not_moved(tmp_path):
+    trainer, pool = make_trainer(tmp_path, overrides=["train.tasks_per_step=2", "train.min_actions=3"])
+    trainer.step = 1
+    metrics = await trainer._train_step()
+    await pool.close()
+    assert (metrics["train/trained_actions"], metrics["train/masked/few"]) == (0, 4)
+    [samples] = trainer.backend.updates
+    assert samples and not any(sample.mask_L.any() for group in samples.values() for sample in group)
+
+
 async def test_the_trainers_log_probabilities_are_asked_for_where_the_algorithm_weighs_by_them(tmp_path):
     grpo = ["algorithm.name=grpo", "train.group_size=2", "train.tasks_per_step=1", "algorithm.importance_cap=2"]
     trainer, pool = make_trainer(tmp_path, overrides=grpo)

@@ -3,6 +3,7 @@
 import pytest
 from train_samples import advantages, grouped, sample
 
+from coachrl.trainers.algorithms.advantages.batches import without_few
 from coachrl.trainers.masking import known_rewards, mask_unscored
 
 
@@ -29,3 +30,19 @@ def test_the_reward_of_a_masked_action_is_not_known_but_what_a_cut_reply_came_to
     rewards = {"cut": 9.0, "broken": 5.0, "whole": 2.0}
     assert known_rewards(team, rewards) == {"whole": 2.0}
     assert known_rewards(team, rewards, cut_short=True) == {"cut": 9.0, "whole": 2.0}
+
+
+def test_a_policy_with_too_few_actions_to_train_on_is_left_out_and_others_keep_their_advantages():
+    team = [sample("a1"), sample("a2"), sample("a3", masked="truncated")]
+    team += [sample(name, role="b") for name in ("b1", "b2", "b3")]
+    rewards = {"a1": 1.0, "a2": 5.0, "a3": 2.0, "b1": 9.0, "b2": 3.0, "b3": 4.0}
+    before, batch = advantages(team, rewards)
+    assert without_few(batch, 2) is batch
+    few = without_few(batch, 3)
+    assert few.masked == {"few": 2, "truncated": 1}
+    assert [(s.masked_because, s.mask_L.tolist()) for s in few.samples["a"]] == [
+        ("few", [0]),
+        ("few", [0]),
+        ("truncated", [0]),
+    ]
+    assert [s.advantages_L for s in few.samples["b"]] == [before[name] for name in ("b1", "b2", "b3")]

@@ -75,13 +75,33 @@ def with_advantages(
     credited = {policy: list(islice(with_values, len(group))) for policy, group in masked.items()}
     return AdvantageBatch(
         credited,
-        masked=dict(Counter(s.masked_because for s in all_samples(credited) if s.masked_because)),
+        masked=_reasons(credited),
         unknown_returns=unknown_returns or {},
         metrics=metrics or {},
         groups=groups.count if groups else 0,
         groups_of_one=groups.of_one if groups else 0,
         groups_without_spread=groups.without_spread if groups else 0,
     )
+
+
+def without_few(batch: AdvantageBatch, min_actions: int) -> AdvantageBatch:
+    """The batch, less the policies that have fewer than `min_actions` actions to train on (`train.min_actions`). What
+    theirs were worth stays in the means that others are held against."""
+    few = {
+        sample.action_id: "few"
+        for group in batch.samples.values()
+        if sum(sample.masked_because is None for sample in group) < min_actions
+        for sample in group
+    }
+    if not few:
+        return batch
+    samples = masked_for(batch.samples, few)
+    return replace(batch, samples=samples, masked=_reasons(samples))
+
+
+def _reasons(samples: Samples) -> dict[str, int]:
+    """How many actions are left out, by why."""
+    return dict(Counter(s.masked_because for s in all_samples(samples) if s.masked_because))
 
 
 def with_credit(episodes: Sequence[Episode], rewards: Rewards, batch: AdvantageBatch) -> list[Episode]:
