@@ -10,7 +10,7 @@ from coachrl.coach.rubric.caps import parse_caps
 from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, part_ends, ran, same_code_failed_before
 from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, called_in, estimators_in
 from coachrl.tasks.code.cooperation import parse_code
-from coachrl.tasks.tabular.handover import MODEL, FileFault, read_faults
+from coachrl.tasks.tabular.handover import MODEL, NO_MODEL, FileFault, read_faults
 from coachrl.text import visible
 from coachrl.types import Action, Role
 
@@ -169,13 +169,14 @@ def _is_called_missing(name: str, text: str) -> bool:
 
 
 def _unfit_outputs(request: CoachRequest) -> list[Rule]:
-    """The agent that saves features on which no model can be fitted pays, not the one that crashes on them."""
+    """The agent that saves features on which no model can be fitted, or a model that cannot predict, pays, and not the
+    one that crashes on them."""
     faults = [fault for fault in read_faults(request.action.result) if fault.file in request.role.required_files]
     if not faults:
         return []
-    return [
-        Cap(FILE_CAPS.of_situation("unfit_files"), f"saved what cannot be used as it is: {'; '.join(map(str, faults))}")
-    ]
+    no_model = any(fault.category == NO_MODEL for fault in faults)
+    at_most = FILE_CAPS.of_situation("nothing_saved" if no_model else "unfit_files")
+    return [Cap(at_most, f"saved what cannot be used as it is: {'; '.join(map(str, faults))}")]
 
 
 def _wrong_estimator(request: CoachRequest) -> list[Rule]:

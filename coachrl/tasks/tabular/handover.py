@@ -17,12 +17,14 @@ from coachrl.types import Execution
 
 FEATURES = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
 MODEL = "model.pkl"
+NO_MODEL = "cannot predict"
 SYMPTOMS = {
     "unreadable": re.compile(r"pickl|UnpicklingError|EOFError|ModuleNotFoundError|Can't get attribute"),
     "not numbers": re.compile(r"could not convert|float\(\) argument|not supported between instances of '?str"),
     "gaps": re.compile(r"NaN|infinity"),
     "rows": re.compile(r"inconsistent numbers? of samples|[Ll]ength"),
     "columns": re.compile(r"[Ff]eature names|expecting \d+ features"),
+    NO_MODEL: re.compile(r"no attribute '(?:predict|score)"),
     "nothing to learn": re.compile(r"\b(?:one|1|2) class(?:es)?\b|greater than one|\b0 feature"),
 }
 """What may be wrong with a file -> the errors by which it shows in the code that uses it."""

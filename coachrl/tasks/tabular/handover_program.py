@@ -82,6 +82,13 @@ _ALLOWED = {
         for kind in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
     },
 }
+_PLAIN = {"builtins", "__builtin__", "_codecs", "collections", "copyreg", "numpy", "pandas", "scipy"}
+# Parts of scikit-learn in which nothing predicts, but for what a pipeline of them ends with, and one.
+_PREPARE = tuple(
+    f"sklearn.{part}"
+    for part in ("compose", "decomposition", "feature_extraction", "impute", "pipeline", "preprocessing", "utils")
+)
+_PREDICTS_TOO = {"TransformedTargetRegressor"}
 _MOST_NAMES = 5
 
 
@@ -192,11 +199,22 @@ def _read_by(kind: type[_Tables]) -> None:
 def look_at_model() -> None:
     """What cannot be read here may be read by its maker's libraries: only what is sure to fail elsewhere is told."""
     _read_by(_Models)
+    whole = False
     with contextlib.suppress(Exception):
         joblib.load("model.pkl")
+        whole = True
     own = sorted(name for module, name in _Models.named if module == "__main__")
     if own:
         _say("model.pkl", "unreadable", f"it needs {_listed(own)}, which its maker's program alone defines")
+    elif whole and (parts := _prepares_only(_Models.named)):
+        _say("model.pkl", "cannot predict", f"{_listed(parts)} alone: no model is in it")
+
+
+def _prepares_only(named: set[tuple[str, str]]) -> list[str]:
+    """The transformers of scikit-learn, and pipelines of them, where a file names nothing else that might predict."""
+    parts = {(module, name) for module, name in named if module.partition(".")[0] not in _PLAIN}
+    prepares = all(module.startswith(_PREPARE) and name not in _PREDICTS_TOO for module, name in parts)
+    return sorted(name for _, name in parts) if prepares else []
 
 
 def look_at_features(test_rows: int) -> None:

@@ -257,6 +257,17 @@ def test_who_saves_features_that_no_model_can_use_pays() -> None:
     assert "X_train.pkl: not numbers: origin, name; X_test.pkl: columns" in reasons(unfit)
 
 
+def test_a_model_that_cannot_predict_is_worth_no_more_than_none() -> None:
+    code, said = "scaler.fit(X)", "model.pkl: cannot predict: Pipeline, StandardScaler alone: no model is in it"
+    for execution in (OK, CRASH):
+        saved = coded("modeler", code, execution, before=FEATURES, after=(*FEATURES, "model.pkl"), index=1)
+        assert score(request_for(saved)) > 4
+        assert score(request_for(replace(saved, result=said))) == 3
+        crash = Execution("error", stderr="AttributeError: 'Pipeline' object has no attribute 'predict'")
+        after = coded("analyst", "predict()", crash, before=(*FEATURES, "model.pkl"), turn=1, index=2)
+        assert "not its own fault" in reasons(request_for(after, (replace(saved, result=said),)))
+
+
 @pytest.mark.parametrize(
     ("stderr", "expected"),
     [

@@ -305,17 +305,19 @@ forest = RandomForestClassifier(5, random_state=0).fit(X, y)
         ("joblib.dump((np.linalg.lstsq(X.astype(float), np.ones(3))[0], 'weights'), 'model.pkl')", FINE),
         ("open('model.pkl', 'w').write('no pickle')", FINE),
         ("joblib.dump(Mine(forest), 'model.pkl')", "model.pkl: unreadable: it needs Mine, which its maker's program alone defines"),
+        ("joblib.dump(make_pipeline(StandardScaler()).fit(X), 'model.pkl')", "model.pkl: cannot predict: Pipeline, StandardScaler alone: no model is in it"),
+        ("joblib.dump(make_pipeline(FunctionTransformer(np.abs), forest), 'model.pkl')", FINE),
         (
             "pickle.dump([make_pipeline(FunctionTransformer(halved), forest), Mine], open('model.pkl', 'wb'))",
             "model.pkl: unreadable: it needs Mine, halved, which its maker's program alone defines",
         ),
     ],
 )  # fmt: skip
-async def test_a_model_that_its_makers_program_alone_can_load_is_a_fault(workspace, code, said):
+async def test_a_model_that_no_other_program_can_use_is_a_fault(workspace, code, said):
     made = await workspace.run(FIT + FITTED + code)
     assert made.state == "ok", made.stderr
     assert await inspect_model(workspace) == said
-    loaded = await workspace.run("import joblib; joblib.load('model.pkl')")
+    loaded = await workspace.run("import joblib; joblib.load('model.pkl').predict([[0.0]])")
     assert said == FINE or (loaded.state == "error" and read_faults(said)[0].explains(loaded.stderr))
 
 
