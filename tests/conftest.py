@@ -1,7 +1,10 @@
 """Settings for all tests."""
 
+import contextlib
+import fcntl
 import gc
 import os
+import shlex
 import shutil
 from dataclasses import replace
 
@@ -29,15 +32,18 @@ settings.load_profile("coachrl")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """The whole suite runs in two processes for each processor, since tests wait about as long as they compute, and in
-    four at most: each collects all of it. `-n 0` runs it in one, as single files do."""
+    """The whole suite runs in three processes, or two where there is one processor: tests wait about as long as they
+    compute, and each process collects all of it. `-n 0` runs it in one, as single files do."""
     if "PYTEST_XDIST_WORKER" in os.environ:  # this is one of those processes
         return
     whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
     if whole and getattr(config.option, "numprocesses", 0) is None and not config.option.usepdb:
-        config.option.numprocesses = min(4, 2 * (os.cpu_count() or 1))
-        config.option.dist = "worksteal"
         command_line.share()
+        # Forked from what runs command lines, which has imported what takes longest.
+        process = f"popen//python={shlex.join(command_line.command('cli_forks:run_tests'))}"
+        config.option.tx = [process] * (count := 3 if (os.cpu_count() or 1) > 1 else 2)
+        config.option.maxworkerrestart = config.option.maxworkerrestart or str(4 * count)
+        config.option.dist = "worksteal"
 
 
 def pytest_addoption(parser):
@@ -60,10 +66,26 @@ def pytest_collection():
     """What is imported stays: collections look at new objects only."""
     gc.disable()
     try:
-        return (yield)
+        with one_before_the_others():
+            return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextlib.contextmanager
+def one_before_the_others():
+    """Of processes side by side, one rewrites the assertions of all tests and compiles what they import; the others
+    wait for that and read it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or not (shared := command_line.shared()):
+        yield
+        return
+    with shared.with_suffix(".collecting").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
 
 
 LEFT_OUT = pytest.StashKey()

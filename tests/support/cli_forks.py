@@ -1,4 +1,5 @@
-"""The command line in a forked process: see command_line.py. Imports everything that a command may need."""
+"""The command line in a forked process: see command_line.py. Imports everything that a command may need, and of what
+tests import beside that the largest."""
 
 import contextlib
 import ctypes
@@ -18,13 +19,14 @@ HEAVY = (
     "coachrl.doctor.machine",
     "coachrl.report",
 )
-HEAVY += ("coachrl.audit.report.page", "coachrl.doctor.machine", "coachrl.report")
 HEAVY += ("coachrl.commands.run", "coachrl.trainers.backends.torch.sft", "coachrl.trainers.backends.torch.backend")
+HEAVY += ("anthropic", "peft", "sklearn.ensemble")
 for name in HEAVY:
     with contextlib.suppress(ImportError):  # an extra that is not installed
         importlib.import_module(name)
 # Sandboxes import packages when a program asks for them: doing so beforehand takes seconds of computing, and most of
 # these commands run no such program. The tests of the sandbox itself, and all others that make one, do it beforehand.
+_PRELOAD = dict(PRELOAD)
 PRELOAD.clear()
 resolve(None)  # the sandbox's packages, which are looked up once in a process
 
@@ -41,3 +43,10 @@ def run_powerless(*arguments):
     header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     assert ctypes.CDLL(None, use_errno=True).capset(header, none) == 0, os.strerror(ctypes.get_errno())
     run(*arguments)
+
+
+def run_tests(*words):
+    """As `python -u -c TEXT` would, which is how a process of pytest's is started: with sandboxes as they are."""
+    PRELOAD.update(_PRELOAD)
+    resolve.cache_clear()
+    exec(words[-1], {"__name__": "__main__"})

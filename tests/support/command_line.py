@@ -56,6 +56,11 @@ def share():
     os.environ[_SHARED] = _server().socket
 
 
+def shared():
+    """The socket of the server that forks for this process and others, or None."""
+    return Path(os.environ[_SHARED]) if _SHARED in os.environ else None
+
+
 def start(*arguments, cwd, powerless=False, **environment):
     """Start `coachrl` with `arguments` in the folder `cwd`, with `environment` on top of this process's.
 
