@@ -330,6 +330,13 @@ def test_a_copy_waits_for_the_end_of_a_program_that_nobody_waits_for(monkeypatch
         assert copying.result(10) == ({}, []) and isinstance(running.exception(10), Cancelled)
 
 
+def test_a_file_that_is_too_large_is_not_read_to_find_that_out(tmp_path):
+    (tmp_path / "f").touch()
+    os.truncate(tmp_path / "f", 1 << 42)
+    with pytest.raises(ValueError, match="'f' is larger than"):
+        files.read(str(tmp_path), "f", 1 << 41)
+
+
 def test_files_with_holes_are_refused_for_their_size_and_not_read(tmp_path, monkeypatch):
     for number in range(3):
         (tmp_path / f"{number}").touch()
