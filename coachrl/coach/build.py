@@ -4,6 +4,8 @@ user's own, several of them, one with the run's statistics, and the one of retro
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from coachrl.coach.base import Coach, is_import_path, is_language_model
@@ -24,7 +26,7 @@ from coachrl.config import CoachConfig, MemberConfig, SandboxConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.resources import resource
-from coachrl.sandbox import make_sandbox
+from coachrl.sandbox import Sandbox, make_sandbox
 
 
 def make_coach(
@@ -33,12 +35,14 @@ def make_coach(
     client_factory: ChatClientFactory | None = None,
     repeat: int = 0,
     sandbox: SandboxConfig | None = None,
+    players: int = 1,
 ) -> Coach:
     """The coach that `settings` name, or their ensemble.
 
     pipeline: its own coach prompt is taken where `settings` name none. client_factory: makes the calls; coaches that
     are given the same one share its limits. repeat: asks once more what repeats 0, 1, ... before it were asked.
-    sandbox: where a coach with tools runs its programs; by default as the settings' defaults say.
+    sandbox: where a coach with tools runs its programs; by default as the settings' defaults say. players: how many
+    sandboxes of agents share the machine with it.
 
     Raises ConfigError for a prompt or an import path that cannot be used, CoachUnavailable for an unknown model or a
     missing key.
@@ -46,12 +50,13 @@ def make_coach(
     if settings.fallbacks and not any(is_language_model(member.name) for member in settings.members):
         raise ConfigError(f"coach '{settings.label}' takes no fallbacks; name a model to use them")
     client_factory = client_factory or make_client_factory(settings)
+    open_sandbox = partial(make_sandbox, sandbox or SandboxConfig(), sharers=players + sandboxes_of(settings))
     asked: Counter[MemberConfig] = Counter()
     members: list[Coach] = []
     for member in settings.members:
         # The same coach twice is asked twice: its second reply is no copy of the first one's, from the cache.
         repeats = repeat * settings.members.count(member) + asked[member]
-        members.append(_make_member(member, settings, pipeline, client_factory, repeats, sandbox))
+        members.append(_make_member(member, settings, pipeline, client_factory, repeats, open_sandbox))
         asked[member] += 1
     coach: Coach = members[0] if len(members) == 1 else EnsembleCoach(members, settings.combine)
     if settings.calibration is not None:
@@ -60,6 +65,11 @@ def make_coach(
     if strategic.window_steps == 0:
         return coach
     return StrategicCoach(coach, window_steps=strategic.window_steps, reliable_at=strategic.reliable_at)
+
+
+def sandboxes_of(settings: CoachConfig) -> int:
+    """How many sandboxes of their own the coaches have: each model that may run programs has one."""
+    return sum(is_language_model(member.name) for member in settings.members) if settings.tools.turns else 0
 
 
 def check_access(settings: CoachConfig, pipeline: str, retrospective: bool) -> None:
@@ -84,7 +94,7 @@ def _make_member(
     pipeline: str | None,
     client_factory: ChatClientFactory,
     repeat: int,
-    sandbox: SandboxConfig | None,
+    open_sandbox: Callable[[], Sandbox],
 ) -> Coach:
     if is_language_model(member.name):
         prompt = find_coach_prompt(member.prompt, pipeline)
@@ -93,8 +103,7 @@ def _make_member(
             prompt = with_preface(preface, prompt)
         client = client_factory.client(member.name, member.api_base, settings.fallbacks)
         if settings.tools.turns:
-            own_sandbox = make_sandbox(sandbox or SandboxConfig())
-            return InvestigatingCoach(client, prompt, settings, own_sandbox, repeat)
+            return InvestigatingCoach(client, prompt, settings, open_sandbox(), repeat)
         coach_class = ListwiseCoach if settings.compare == "siblings" else LLMCoach
         return coach_class(client, prompt, settings, repeat)
     if member.prompt is not None or member.api_base is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from coachrl.coach.base import is_import_path
 from coachrl.coach.build import check_access as check_coach_access
-from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach
+from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach, sandboxes_of
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
@@ -311,12 +311,13 @@ def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     return plan_placement(config.openrlhf, trainable, reference, config.rollout.processes, adapters, models)
 
 
-def _make_sandbox(config: RunConfig, sharers: int = 1) -> Sandbox:
-    """sharers: how many sandboxes the executions at once are divided among."""
+def _make_sandbox(config: RunConfig, players: int = 1) -> Sandbox:
+    """players: how many sandboxes the executions at once are divided among. The machine's memory is divided among these
+    and the coaches' own, as if all were on one machine."""
     settings = config.sandbox
     if settings.concurrency is not None:
-        settings = settings.model_copy(update={"concurrency": max(1, settings.concurrency // sharers)})
-    return make_sandbox(settings)
+        settings = settings.model_copy(update={"concurrency": max(1, settings.concurrency // players)})
+    return make_sandbox(settings, sharers=players + sandboxes_of(config.coach))
 
 
 def make_coach_pool(
@@ -326,7 +327,9 @@ def make_coach_pool(
     its calls, where others share it."""
     settings = config.coach
     client_factory = client_factory or make_client_factory(settings, ledger)
-    coach = make_coach(settings, config.pipeline.name, client_factory, repeat, config.sandbox)
+    coach = make_coach(
+        settings, config.pipeline.name, client_factory, repeat, config.sandbox, players=config.rollout.workers
+    )
     retrospects = make_algorithm(config.algorithm).needs_retrospective_pass
     retrospective = make_retrospective_coach(settings, client_factory) if retrospects else None
     return CoachPool(

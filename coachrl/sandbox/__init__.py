@@ -10,11 +10,12 @@ from coachrl.sandbox.base import Sandbox, Workspace
 __all__ = ["Sandbox", "Workspace", "make_sandbox"]
 
 
-def make_sandbox(settings: SandboxConfig, packages: Sequence[str] | None = None) -> Sandbox:
+def make_sandbox(settings: SandboxConfig, packages: Sequence[str] | None = None, sharers: int = 1) -> Sandbox:
     """The sandbox of these settings; nothing is started before its first use.
 
     packages: distributions that agents may import (default: those of `coachrl.sandbox.packages.DEFAULT_PACKAGES` that
-    are installed); "local-unsafe" hides none, and "fusion" has those of its server.
+    are installed); "local-unsafe" hides none, and "fusion" has those of its server. sharers: how many "local" ones
+    share this machine's memory, this one included.
     Raises ConfigError for a package that is not installed, and for "fusion" without a url.
     """
     if settings.kind == "fusion":
@@ -27,4 +28,4 @@ def make_sandbox(settings: SandboxConfig, packages: Sequence[str] | None = None)
         return UnsafeSandbox(settings)
     from coachrl.sandbox.local import LocalSandbox
 
-    return LocalSandbox(settings, packages)
+    return LocalSandbox(settings, packages, sharers)

@@ -23,14 +23,15 @@ _PREFIX = "coachrl-"
 _PATIENCE_S = 2.0
 
 
-def workspaces_mb() -> int:
-    """What the files of all workspaces may take together: half of the machine's memory, for that is where they lie."""
-    return machine_mb() // 2
+def workspaces_mb(sharers: int = 1) -> int:
+    """What the files of all workspaces of one of so many sandboxes may take together: its share of half of the
+    machine's memory, for that is where they lie."""
+    return machine_mb() // 2 // sharers
 
 
-def usual_concurrency(memory_mb: int) -> int:
-    """So many programs at once: one for each core, as far as half of the machine's memory holds them."""
-    return max(1, min(os.cpu_count() or 1, machine_mb() // 2 // memory_mb))
+def usual_concurrency(memory_mb: int, sharers: int = 1) -> int:
+    """So many programs at once: one for each core, as far as a sandbox's share of half of the memory holds them."""
+    return max(1, min(os.cpu_count() or 1, machine_mb() // 2 // sharers // memory_mb))
 
 
 class Cgroups:

@@ -113,15 +113,16 @@ class _Zygote:
 class LocalSandbox(Sandbox):
     """Workspaces on this machine. Fails closed: the first use checks each control and raises SandboxUnavailable.
 
-    packages: distributions that agents may import, with what they require (default: `DEFAULT_PACKAGES`).
+    packages: distributions that agents may import, with what they require (default: `DEFAULT_PACKAGES`). sharers: how
+    many sandboxes share the machine's memory, this one included.
     Workspaces live in memory, `disk_mb` each at most. Belongs to the event loop that first uses it.
     """
 
-    def __init__(self, settings: SandboxConfig, packages: Sequence[str] | None = None) -> None:
+    def __init__(self, settings: SandboxConfig, packages: Sequence[str] | None = None, sharers: int = 1) -> None:
         self.limits = limits_of(settings)
         self._packages = resolve(None if packages is None else tuple(packages))
-        self.at_once = settings.concurrency or cgroups.usual_concurrency(settings.memory_mb)
-        self.all_files_mb = cgroups.workspaces_mb()
+        self.at_once = settings.concurrency or cgroups.usual_concurrency(settings.memory_mb, sharers)
+        self.all_files_mb = cgroups.workspaces_mb(sharers)
         self.free = asyncio.Semaphore(self.at_once)
         self.cgroups: Cgroups | None = None
         self.light = asyncio.Semaphore(_LIGHT_REQUESTS)

@@ -11,6 +11,7 @@ from coachrl.errors import BudgetExceeded, CheckpointError, ConfigError, Nothing
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode
+from coachrl.sandbox.cgroups import workspaces_mb
 from coachrl.testing.actions import make_action
 from coachrl.trainers.backends.openrlhf.memory import ModelShape
 from coachrl.trainers.backends.roofline import Card, StepTime
@@ -19,10 +20,16 @@ from coachrl.types import CoachScore, Episode, Outcome
 SHAPE = ModelShape(1000, 2, 8, 16, 8, 8, 50, 2000)
 
 
-@pytest.mark.parametrize(("sharers", "each"), [(1, 7), (2, 3), (7, 1), (8, 1)])
-def test_executions_at_once_are_divided_among_those_who_play_and_each_has_one(sharers, each):
+@pytest.mark.parametrize(("players", "each"), [(1, 7), (2, 3), (7, 1), (8, 1)])
+def test_executions_at_once_are_divided_among_those_who_play_and_each_has_one(players, each):
     config = load_config(None, ["sandbox.kind=local-unsafe", "sandbox.concurrency=7"])
-    assert _make_sandbox(config, sharers).free._value == each
+    assert _make_sandbox(config, players).free._value == each
+
+
+@pytest.mark.parametrize(("turns", "sharers"), [(0, 2), (3, 3)])
+def test_the_memory_is_divided_among_those_who_play_and_coaches_that_run_programs(turns, sharers):
+    config = load_config(None, ["coach.name=some/model", f"coach.tools.turns={turns}"])
+    assert _make_sandbox(config, players=2).all_files_mb == workspaces_mb() // sharers
 
 
 def test_a_sandbox_is_needed_where_a_role_runs_code_or_the_pipeline_does():

@@ -204,6 +204,7 @@ def test_programs_at_once_fit_into_the_machine(monkeypatch):
     monkeypatch.setattr(cgroups, "machine_mb", lambda: 16384)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert [cgroups.usual_concurrency(size) for size in (64, 2048, 100_000)] == [64, 4, 1]
+    assert [cgroups.usual_concurrency(size, sharers=4) for size in (64, 2048, 100_000)] == [32, 1, 1]
 
 
 @pytest.mark.parametrize("depth", [0, 20], ids=["near", "too deep for a path"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coachrl.sandbox.inside import stillness
 from coachrl.sandbox.inside.stillness import Stillness
 
 
@@ -43,3 +44,17 @@ def test_a_process_that_is_gone_keeps_no_other_from_standing_still(busy):
     with Stillness().after_a_while(lambda: [gone.pid, busy.pid]):
         while not is_stopped(busy):
             time.sleep(0.01)
+
+
+def test_no_thread_to_be_had_is_waited_for(monkeypatch):
+    started = []
+
+    def start(self):
+        started.append(self)
+        if len(started) < 3:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(stillness, "_EVERY_S", 0)
+    monkeypatch.setattr(stillness.threading.Thread, "start", start)
+    stillness.Stillness()
+    assert len(started) == 3

@@ -159,6 +159,29 @@ async def test_a_keeper_that_is_told_twice_ends_what_is_below_it():
     assert (done.returncode, done.stderr) == (1, "") and not runs(int(done.stdout))
 
 
+UNSEEN = f"""
+import os, sys, time
+sys.path.insert(0, {str(Path(coachrl.__file__).parent / "sandbox")!r})
+from inside import keeper, memory_in_use
+
+looks, seen = [], memory_in_use.descendants
+def look(pid):
+    looks.append(pid)
+    return seen(pid) if len(looks) > 2 else {{pid}}
+memory_in_use.descendants = look
+if os.fork() == 0:
+    time.sleep(600)
+print(keeper.end_below(os.getpid()), keeper._has_children())
+keeper._PATIENCE_S = 0
+print(keeper.end_below(os.getpid()))
+"""
+
+
+async def test_processes_that_a_look_misses_are_looked_for_again_and_no_patience_is_no_end():
+    done = subprocess.run([sys.executable, "-c", UNSEEN], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True False\nFalse\n", "")
+
+
 OPENS_ONE = """
 import asyncio, sys
 import coachrl

@@ -184,3 +184,35 @@ def test_a_signal_to_a_whole_process_group_leaves_the_sandbox_to_whoever_started
     command = [sys.executable, "-c", SIGNALS_TO_ALL]
     done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
     assert done.stdout == "ok\n", done.stderr
+
+
+async def test_no_process_to_be_had_is_waited_for(monkeypatch):
+    answers = iter([BlockingIOError(), BlockingIOError(), 7])
+
+    def fork():
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(warm.jail, "FORK_AGAIN_S", 0)
+    monkeypatch.setattr(warm.os, "fork", fork)
+    assert warm.jail.fork() == 7
+
+
+@pytest.mark.parametrize(("error", "is_done"), [(BlockingIOError(), False), (ProcessLookupError(), True)])
+async def test_a_program_for_which_there_is_no_process_stays_asked_for(monkeypatch, error, is_done):
+    def fork():
+        raise error
+
+    monkeypatch.setattr(warm.jail, "join", lambda *_: None)
+    monkeypatch.setattr(warm.os, "fork", fork)
+    told, status = os.pipe()
+    fds = [os.dup(status) for _ in range(5)] + [status]
+    assert warm._fork_program(fds, -1, {}) is is_done
+    assert all(Path(f"/proc/self/fd/{fd}").exists() for fd in fds) is not is_done
+    if not is_done:
+        for fd in fds:
+            os.close(fd)
+    assert os.read(told, 99) == (b"failed " if is_done else b"")
+    os.close(told)

@@ -20,7 +20,7 @@ from coachrl.sandbox import answers
 from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.fusion_reports import most_answer_bytes, read_report
 from coachrl.sandbox.inside import files, memory_in_use, remote, wire, zygote
-from coachrl.sandbox.inside.supervisor import Cancelled
+from coachrl.sandbox.inside.supervisor import Cancelled, Report
 from coachrl.sandbox.packages import _outermost
 
 LIMITS = limits_of(SandboxConfig(disk_mb=1, max_files=3, output_kb=1, timeout_s=5.0))
@@ -328,3 +328,26 @@ def test_a_copy_waits_for_the_end_of_a_program_that_nobody_waits_for(monkeypatch
         assert not wait([copying], 0.3).done
         ends.set()
         assert copying.result(10) == ({}, []) and isinstance(running.exception(10), Cancelled)
+
+
+def test_a_file_that_is_too_large_is_not_read_to_find_that_out(tmp_path):
+    (tmp_path / "f").touch()
+    os.truncate(tmp_path / "f", 1 << 42)
+    with pytest.raises(ValueError, match="'f' is larger than"):
+        files.read(str(tmp_path), "f", 1 << 41)
+
+
+def test_files_with_holes_are_refused_for_their_size_and_not_read(tmp_path, monkeypatch):
+    for number in range(3):
+        (tmp_path / f"{number}").touch()
+        os.truncate(tmp_path / f"{number}", LIMITS.disk_mb << 20)
+    monkeypatch.setattr(remote.files, "read", lambda *_: pytest.fail("it was read"))
+    header, payload = remote._describe(Report(state="ok"), str(tmp_path), {}, LIMITS)
+    assert (header["state"], payload[0]) == ("error", b"") and b"No space left on device" in payload[1]
+
+
+def test_what_leaves_processes_that_cannot_be_ended_leaves_no_report_that_they_could_change(monkeypatch):
+    monkeypatch.setattr(remote.plain, "execute", lambda *_: Report(state="ok"))
+    monkeypatch.setattr(remote.keeper, "end_below", lambda pid: False)
+    with pytest.raises(SystemExit, match="could not be ended"):
+        remote._run("", "", LIMITS, {})

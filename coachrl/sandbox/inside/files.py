@@ -148,12 +148,14 @@ def read(root: str, name: str, max_bytes: int) -> bytes:
         raise missing from error
     finally:
         os.close(folder)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
+    info = os.fstat(file)
+    if not stat.S_ISREG(info.st_mode):
         os.close(file)
         raise missing
     with os.fdopen(file, "rb") as stream:
-        data = stream.read(max_bytes + 1)
-    if len(data) > max_bytes:
+        # By its size first: files that are all holes cost nothing to make, and much to read.
+        data = stream.read(max_bytes + 1) if info.st_size <= max_bytes else None
+    if data is None or len(data) > max_bytes:
         raise ValueError(f"{name!r} is larger than {max_bytes} bytes")
     return data
 

@@ -11,6 +11,7 @@ import os
 import platform
 import resource
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ WORKSPACE = "/workspace"
 CODE_UID = 1000
 
 _MORE_ADDRESSES = 1 << 30
+FORK_AGAIN_S = 0.02
 _MOST_SIGNALS = 256  # that wait until a process takes them
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -177,6 +179,15 @@ def build_room(workspace: str, limits: Limits) -> int:
     # Read-only: a process may otherwise tell the out-of-memory killer to spare it, in its own oom_score_adj.
     _mount("proc", "/proc", "proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "subset=pid")
     return whole_proc
+
+
+def fork() -> int:
+    """As `os.fork`. Waits where there is no process to be had: programs may have all that this user, or the container,
+    may have, and they end. Raises OSError for other reasons."""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return os.fork()
+        time.sleep(FORK_AGAIN_S)
 
 
 def die_with_parent(signal_number: int) -> None:

@@ -15,6 +15,7 @@ import hashlib
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
@@ -100,23 +101,26 @@ def _environment(given: dict[str, str], root: str) -> dict[str, str]:
 
 
 def _run(code: str, root: str, limits: Limits, environment: dict[str, str]) -> Report:
+    """Where it leaves processes that cannot be ended, this one ends, and leaves no report that they could change."""
     host, _kept = socket.socketpair()
     try:
         return plain.execute(code, root, limits, environment, host)
     finally:
-        keeper.end_below(os.getpid())
+        if not keeper.end_below(os.getpid()):
+            sys.exit("the code left processes that could not be ended")
 
 
 def _describe(
     ended: Report, root: str, before: dict[str, files.Stamp], limits: Limits
 ) -> tuple[dict[str, Any], list[bytes]]:
     after = files.snapshot(root, limits.max_files + 1)
-    packed = dict(_pack(root, after))
-    if len(after) > limits.max_files or sum(map(len, packed.values())) > limits.disk_mb * 1024 * 1024:
+    # Sizes first: files with holes in them may be a thousand times as large as what they take.
+    if len(after) > limits.max_files or sum(size for _, size, _, _ in after.values()) > limits.disk_mb * 1024 * 1024:
         ended.state = "error"
         ended.stderr += f"\nNo space left on device: a workspace holds {limits.max_files} files".encode()
         ended.stderr += f" of {limits.disk_mb} MiB; it is as it was before".encode()
         return ended.header([]), ended.streams
+    packed = dict(_pack(root, after))
     header = ended.header(files.changed(before, after))
     header["files"] = [[name, len(data)] for name, data in packed.items()]
     header["modes"] = [[name, os.lstat(os.path.join(root, name)).st_mode & 0o777] for name in packed]

@@ -26,7 +26,15 @@ class Stillness:
         self._members: Callable[[], list[int]] | None = None  # while somebody looks
         self._since = 0.0
         self._is_still = False
-        threading.Thread(target=self._keep, daemon=True).start()
+        while not self._start():
+            time.sleep(_EVERY_S)  # programs may have all threads that there may be, and they end
+
+    def _start(self) -> bool:
+        try:
+            threading.Thread(target=self._keep, daemon=True).start()
+        except RuntimeError:
+            return False
+        return True
 
     @contextlib.contextmanager
     def after_a_while(self, members: Callable[[], list[int]]) -> Iterator[None]:

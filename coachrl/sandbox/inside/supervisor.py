@@ -81,7 +81,7 @@ def execute(
     stillness = Stillness()
     jail.unshare(jail.CLONE_NEWPID | jail.CLONE_NEWNET | jail.CLONE_NEWIPC)
     started = time.monotonic()
-    init_pid = os.fork()
+    init_pid = jail.fork()
     if init_pid == 0:
         interpreter = warm[0] if needs_packages(code, warm[1]) else None
         files = ProgramFiles(out[1], err[1], status[1], cgroup[0] if cgroup else None)
@@ -227,7 +227,7 @@ def _be_init(workspace: str, code: str, limits: Limits, files: ProgramFiles, war
         if warm is not None:
             ask(warm, code, limits, whole_proc, files)
             _reap_until_killed()
-        child = os.fork()
+        child = jail.fork()
         if child == 0:
             become_program(code, limits, whole_proc, files)
         _close_all_but(files.status)

@@ -119,16 +119,19 @@ def _serve(requests: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
     programs: dict[int, int] = {}  # process -> where its end is told
+    asked: list[list[int]] = []  # the files of each program that is to be forked
     with selectors.DefaultSelector() as selector:
         selector.register(requests, selectors.EVENT_READ)
         selector.register(woken, selectors.EVENT_READ)
         while True:
-            for key, _ in selector.select():
+            for key, _ in selector.select(jail.FORK_AGAIN_S if asked else None):
                 if key.fd == woken:
                     os.read(woken, 4096)
                     _reap(programs)
                 else:
-                    _fork_program(requests, own_pids, programs)
+                    asked.append(_receive(requests))
+            while asked and _fork_program(asked[0], own_pids, programs):
+                del asked[0]
 
 
 def _reap(programs: dict[int, int]) -> None:
@@ -149,10 +152,16 @@ def _tell(status: int, said: str) -> None:
         os.close(status)
 
 
-def _fork_program(requests: socket.socket, own_pids: int, programs: dict[int, int]) -> None:
+def _receive(requests: socket.socket) -> list[int]:
     message, fds, _, _ = socket.recv_fds(requests, 1, 7)
     if not message:
         os._exit(0)
+    return fds
+
+
+def _fork_program(fds: list[int], own_pids: int, programs: dict[int, int]) -> bool:
+    """Whether it is done with, and the files closed. Not so where there is no process to be had, which the end of
+    another program changes: this process goes on to tell of such ends."""
     order, room, whole_proc, *given = fds
     files = ProgramFiles(*given)
     try:
@@ -161,12 +170,15 @@ def _fork_program(requests: socket.socket, own_pids: int, programs: dict[int, in
         if pid == 0:
             _be_program(order, room, whole_proc, files)
         programs[pid] = os.dup(files.status)
+    except BlockingIOError:
+        return False
     except OSError as error:  # the room is gone: its execution was cancelled
         _tell(os.dup(files.status), f"failed {error}")
     finally:
         jail.join(own_pids, jail.CLONE_NEWPID)
-        for fd in fds:
-            os.close(fd)
+    for fd in fds:
+        os.close(fd)
+    return True
 
 
 def _be_program(order: int, room: int, whole_proc: int, files: ProgramFiles) -> NoReturn:

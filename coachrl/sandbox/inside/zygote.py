@@ -44,7 +44,7 @@ def main(preload: list[str]) -> None:
             message, fds, _, _ = socket.recv_fds(control, 1, 3)
             if not message:
                 return
-            if os.fork() == 0:
+            if jail.fork() == 0:
                 _serve(control, fds, (interpreter, packages))
             for fd in fds:
                 os.close(fd)

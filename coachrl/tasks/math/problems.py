@@ -275,6 +275,8 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
     reference, answer = plainly_written(reference), plainly_written(answer)
     if reference.split() == answer.split():
         return True
+    if len(answer) > MAX_ANSWER_CHARS:  # no judge takes it, and to look for a modulus in 64 KiB of blanks takes an hour
+        return False
     answer = without_lead(answer)
     if "mod" not in reference:
         answer = without_modulus(answer)

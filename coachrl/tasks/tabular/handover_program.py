@@ -90,6 +90,8 @@ _PREPARE = tuple(
 )
 _PREDICTS_TOO = {"TransformedTargetRegressor"}
 _MOST_NAMES = 5
+_OF_ARRAYS = ("_reconstruct", "_mareconstruct")  # numpy's own functions that are told which kind of array to make
+_WATCHED = ("BUILD", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "SETITEM", "SETITEMS")  # what a pickle asks for
 
 
 class _Tables:
@@ -100,6 +102,7 @@ class _Tables:
 
     records: ClassVar[bool] = False
     stack: list[Any]
+    metastack: list[list[Any]]
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in _ALLOWED.get(module, "").split():
@@ -110,6 +113,30 @@ class _Tables:
 
     def persistent_load(self, pid: Any) -> NoReturn:
         raise pickle.UnpicklingError("it refers to something outside of the file")
+
+    def load_reduce(self) -> None:
+        _check_call(self.stack[-2], self.stack[-1])
+        super().load_reduce()  # type: ignore[misc]
+
+    def load_newobj(self) -> None:
+        _check_call(self.stack[-2], self.stack[-1])
+        super().load_newobj()  # type: ignore[misc]
+
+    def load_newobj_ex(self) -> None:
+        _check_call(self.stack[-3], self.stack[-2])
+        super().load_newobj_ex()  # type: ignore[misc]
+
+    def _instantiate(self, made: Any, given: Any) -> None:
+        _check_call(made, given)
+        super()._instantiate(made, given)  # type: ignore[misc]
+
+    def load_setitem(self) -> None:
+        _check_filled(self.stack[-3])
+        super().load_setitem()  # type: ignore[misc]
+
+    def load_setitems(self) -> None:
+        _check_filled(self.metastack[-1][-1])
+        super().load_setitems()  # type: ignore[misc]
 
     def load_build(self) -> None:
         """Fill in what an object holds: never what it does, and never for all objects of a class."""
@@ -124,6 +151,27 @@ class _Tables:
         super().load_build()  # type: ignore[misc]
         if isinstance(made, np.dtype) and not _is_sound(made, self.records):
             raise pickle.UnpicklingError("it holds a kind of number that numpy does not make")
+
+
+def _check_call(made: Any, given: Any) -> None:
+    """Arrays come of numpy's own functions alone, and of bytes: one that is called up with a piece of memory may take
+    numbers in it for objects, and one of another's memory may change them."""
+    if isinstance(made, _StandIn) or made is _StandIn:
+        return
+    name = getattr(made, "__name__", "")
+    if _is_array(made) or (name not in _OF_ARRAYS and any(map(_is_array, given))):
+        raise pickle.UnpicklingError("it makes an array of a piece of memory")
+    if name == "_frombuffer" and not isinstance(given[0], (bytes, bytearray)):
+        raise pickle.UnpicklingError("it makes an array of another one's memory")
+
+
+def _is_array(made: Any) -> bool:
+    return isinstance(made, type) and issubclass(made, np.ndarray)
+
+
+def _check_filled(made: Any) -> None:
+    if not isinstance(made, (dict, _StandIn)):
+        raise pickle.UnpicklingError(f"it puts something into a {type(made).__name__}")
 
 
 def _is_sound(kind: np.dtype[Any], records: bool) -> bool:
@@ -183,7 +231,7 @@ class _Models(_Tables):
 
 def _unpickler(kind: type[_Tables], base: Any) -> Any:
     """An unpickler of joblib's that makes what `kind` says. joblib calls the `load_build` of the base by name."""
-    rules = {**base.dispatch, pickle.BUILD[0]: kind.load_build}
+    rules = {**base.dispatch, **{getattr(pickle, name)[0]: getattr(kind, f"load_{name.lower()}") for name in _WATCHED}}
     return type(kind.__name__, (kind, base), {"load_build": base.load_build, "dispatch": rules})
 
 

@@ -35,6 +35,9 @@ from coachrl.types import Action, Episode, Generation, SamplingParams
 
 log = logging.getLogger(__name__)
 
+# Of one file, and of all, for one digest: files with holes may be thousands of times as large as the disk.
+_MOST_FILE_BYTES, _MOST_BYTES = 64 * 2**20, 512 * 2**20
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -161,16 +164,18 @@ class _WatchedSandbox:
 
     async def digest(self) -> str:
         """Of all files in the workspace, names and contents; "" where there is none. One that is too large to be
-        read, or that the code has locked, counts by its name."""
+        read, after those before it, or that the code has locked, counts by its name."""
         if self._workspace is None:
             return ""
-        digest = hashlib.blake2b()
+        digest, left = hashlib.blake2b(), _MOST_BYTES
         for name in await self._workspace.files():
             digest.update(name.encode())
             try:
-                digest.update(hashlib.blake2b(await self._workspace.read(name)).digest())
+                data = await self._workspace.read(name, min(left, _MOST_FILE_BYTES))
             except (ValueError, FileNotFoundError):
                 continue
+            left -= len(data)
+            digest.update(hashlib.blake2b(data).digest())
         return digest.hexdigest()
 
 

@@ -243,6 +243,12 @@ def test_no_answer(reply: str) -> None:
     assert "7 (3 + 4)" in outcome.summary
 
 
+def test_an_answer_that_is_longer_than_any_is_wrong_without_a_look_at_what_it_says() -> None:
+    """A search for a modulus in 64 KiB of blanks would hold up the whole program, whatever thread it is in."""
+    assert grade_math(f"\\boxed{{7{' ' * 200}\\pmod{{10}}}}", MathTruth("7")).success
+    assert not grade_math(f"\\boxed{{7{' ' * 400}\\pmod{{10}}}}", MathTruth("7")).success
+
+
 @pytest.mark.parametrize("hostile", every(3, ["9^{9^9}", "99999999!", "x^{100000}+1=(x+1)^{5000}"]))
 def test_hostile_answer_costs_the_child_only(hostile: str) -> None:
     judge = MathJudge()

@@ -209,6 +209,16 @@ saved = open("X_test.pkl", "rb").read()
 outer = saved[:saved.index(b"\\x80", 1)]  # and then the array's own pickle, and the end of the outer one
 open("X_test.pkl", "wb").write(outer + b"\\x80\\x03" + call + held((FORGED,)) + b"R..")
 """,
+    "objects in a piece of memory": "pickle.dump(Call(np.ndarray, (1,), np.dtype('O'), bytearray(8)), open('X_test.pkl', 'wb'))",
+    "objects in a piece of memory, by an index": """
+asked = {"shape": (1,), "dtype": np.dtype("O"), "buffer": bytearray(8)}
+pickle.dump(Call(pd.core.indexes.base._new_Index, np.ndarray, asked), open("X_test.pkl", "wb"))
+""",
+    "objects seen as numbers": """
+asked = np.array([0, 1], dtype=object), np.dtype("i8"), (2,), "C"
+pickle.dump(Call(np._core.numeric._frombuffer, *asked), open("X_test.pkl", "wb"))
+""",
+    "a number put into an array": "open('X_test.pkl', 'wb').write(b'\\x80\\x03' + held(np.zeros(2)) + held(0) + held(5) + b's.')",
     "an old form": "open('X_test.pkl', 'wb').write(b'ZF0x10                 ' + bytes(32))",
     "an array without end": r"open('X_test.pkl', 'wb').write(b'\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R.')",
 }

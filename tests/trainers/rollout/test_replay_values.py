@@ -166,9 +166,11 @@ class Memory:
     async def files(self):
         return tuple(sorted(self.held))
 
-    async def read(self, name):
+    async def read(self, name, max_bytes):
         if isinstance(self.held[name], Exception):
             raise self.held[name]
+        if len(self.held[name]) > max_bytes:
+            raise ValueError("too large")
         return self.held[name]
 
     async def close(self):
@@ -193,6 +195,16 @@ async def test_files_are_told_apart_by_their_names_and_by_what_they_hold():
         digests.append(await watched.digest())
         assert await watched.digest() == digests[-1]
     assert len(set(digests)) == 7
+
+
+async def test_so_much_is_read_of_all_files_together(monkeypatch):
+    monkeypatch.setattr("coachrl.trainers.rollout.replay._MOST_BYTES", 3)
+    digests = []
+    for files in ({"a": b"12", "b": b"12", "c": b"1"}, {"a": b"12", "b": b"34", "c": b"1"}, {"a": b"12", "c": b"1"}):
+        watched = _WatchedSandbox(Memory(**files))
+        await watched.open({})
+        digests.append(await watched.digest())
+    assert digests[0] == digests[1] != digests[2], "b counts by its name"
 
 
 async def test_candidates_have_the_place_of_the_action_and_numbers_of_their_own():
