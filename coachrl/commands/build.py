@@ -312,12 +312,18 @@ def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
 
 
 def _make_sandbox(config: RunConfig, players: int = 1) -> Sandbox:
-    """players: how many sandboxes the executions at once are divided among. The machine's memory is divided among these
-    and the coaches' own, as if all were on one machine."""
+    """players: how many sandboxes the executions at once are divided among. The machine's memory is divided among all
+    that play, and the coaches' own, as if all were on one machine."""
     settings = config.sandbox
     if settings.concurrency is not None:
         settings = settings.model_copy(update={"concurrency": max(1, settings.concurrency // players)})
-    return make_sandbox(settings, sharers=players + sandboxes_of(config.coach))
+    return make_sandbox(settings, sharers=_players(config) + sandboxes_of(config.coach))
+
+
+def _players(config: RunConfig) -> int:
+    """How many sandboxes the agents have: each rollout worker's, and the driver's own."""
+    workers = config.rollout.workers
+    return workers + (workers > 1)
 
 
 def make_coach_pool(
@@ -327,9 +333,7 @@ def make_coach_pool(
     its calls, where others share it."""
     settings = config.coach
     client_factory = client_factory or make_client_factory(settings, ledger)
-    coach = make_coach(
-        settings, config.pipeline.name, client_factory, repeat, config.sandbox, players=config.rollout.workers
-    )
+    coach = make_coach(settings, config.pipeline.name, client_factory, repeat, config.sandbox, players=_players(config))
     retrospects = make_algorithm(config.algorithm).needs_retrospective_pass
     retrospective = make_retrospective_coach(settings, client_factory) if retrospects else None
     return CoachPool(

@@ -36,7 +36,8 @@ class SandboxConfig(Section):
     concurrency: int | None = Field(
         None,
         ge=1,
-        description="So many executions run at once, divided among rollout workers. By default it is the number of "
-        "the machine's cores, or fewer where half of its memory does not hold so many (kind=local), and 16 with "
+        description="So many executions run at once, divided among rollout workers; each coach that runs programs "
+        "may have as many beside them. By default it is the number of the machine's cores, or fewer where a share of "
+        "half of its memory does not hold so many (kind=local; workers and coaches have one each), and 16 with "
         "kind=fusion.",
     )

@@ -67,8 +67,8 @@ class TrainConfig(Section):
     min_actions: int = Field(
         1,
         ge=1,
-        description="A policy with fewer actions to train on in a step keeps its weights in that step: AdamW moves it "
-        "about as far for two actions as for a hundred.",
+        description="A policy with fewer actions in a step whose advantage is not zero keeps its weights in that step: "
+        "AdamW moves it about as far for two actions as for a hundred. One that never has so many is never trained.",
     )
     clip_range: float = Field(0.2, gt=0, description="PPO clips the ratio of new to old probability to 1 ± this value.")
     ppo_epochs: int = Field(1, ge=1, description="The number of passes over the samples of one step.")

@@ -47,11 +47,13 @@ class Cgroups:
         cls,
         concurrency: int,
         memory_mb: int,
+        files_mb: int,
         tree: Path = Path("/sys/fs/cgroup"),
         own: Path = Path("/proc/self/cgroup"),
     ) -> Cgroups | None:
         """None where this user may make none with a limit on memory. concurrency: so many programs run at once, with
-        `memory_mb` each. tree: where cgroups are mounted. own: tells which of them this process is in."""
+        `memory_mb` each. files_mb: what the files of all workspaces may take together. tree: where cgroups are mounted.
+        own: tells which of them this process is in."""
         for parent in _parents(tree, own):
             try:
                 if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
@@ -63,7 +65,7 @@ class Cgroups:
                 continue
             try:
                 (made.folder / "cgroup.subtree_control").write_text("+memory")
-                _bound(made.folder, concurrency * memory_mb + workspaces_mb())
+                _bound(made.folder, concurrency * memory_mb + files_mb)
             except OSError as error:
                 logger.debug("no limit on memory for cgroups below %s: %s", parent, error)
                 made.close()

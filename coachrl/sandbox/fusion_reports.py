@@ -71,8 +71,10 @@ def read_report(answer: bytes, begun: str, limits: Limits) -> tuple[Execution, C
     if status != "Finished":
         raise SandboxError(f"says {status}: {_words(result, 'stderr')}")
     _, left, digest = printed.rpartition(remote.said_of_report(begun, ""))
-    # Once the program has begun, only the code that it runs can end it before its report, or forge one.
-    spoilt = Execution("error", stderr="the code ended the process that ran it", exit_code=-9), None
+    # Once the program has begun, only the code that it runs can end it before its report, by what it leaves as well, or
+    # forge one.
+    why = "the code ended the process that ran it, or left some that could not be ended"
+    spoilt = Execution("error", stderr=why, exit_code=-9), None
     if not left:
         return spoilt
     packed = _packed_of(found)

@@ -99,4 +99,6 @@ def left_out_in_words(metrics: Mapping[str, float]) -> list[str]:
 def _mask(sample: TrainSample, reason: str | None) -> TrainSample:
     if reason is None or sample.masked_because:
         return sample
-    return changed(sample, mask_L=np.zeros_like(sample.mask_L), masked_because=reason)
+    none_L = np.zeros_like(sample.mask_L)
+    advantages_L = None if sample.advantages_L is None else none_L
+    return changed(sample, mask_L=none_L, advantages_L=advantages_L, masked_because=reason)

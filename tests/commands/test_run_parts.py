@@ -26,10 +26,11 @@ def test_executions_at_once_are_divided_among_those_who_play_and_each_has_one(pl
     assert _make_sandbox(config, players).free._value == each
 
 
-@pytest.mark.parametrize(("turns", "sharers"), [(0, 2), (3, 3)])
-def test_the_memory_is_divided_among_those_who_play_and_coaches_that_run_programs(turns, sharers):
-    config = load_config(None, ["coach.name=some/model", f"coach.tools.turns={turns}"])
-    assert _make_sandbox(config, players=2).all_files_mb == workspaces_mb() // sharers
+@pytest.mark.parametrize(("workers", "turns", "sharers"), [(1, 0, 1), (1, 3, 2), (2, 0, 3), (2, 3, 4)])
+def test_the_memory_is_divided_among_those_who_play_and_coaches_that_run_programs(workers, turns, sharers):
+    """Beside workers the driver has a sandbox, too."""
+    given = ["coach.name=some/model", f"coach.tools.turns={turns}", "backend=openrlhf", f"rollout.workers={workers}"]
+    assert _make_sandbox(load_config(None, given)).all_files_mb == workspaces_mb() // sharers
 
 
 def test_a_sandbox_is_needed_where_a_role_runs_code_or_the_pipeline_does():

@@ -35,11 +35,14 @@ def test_the_reward_of_a_masked_action_is_not_known_but_what_a_cut_reply_came_to
 def test_a_policy_with_too_few_actions_to_train_on_is_left_out_and_others_keep_their_advantages():
     team = [sample("a1"), sample("a2"), sample("a3", masked="truncated")]
     team += [sample(name, role="b") for name in ("b1", "b2", "b3")]
+    team += [sample(f"c{number}", role="c") for number in range(5)]  # two of them weigh
+    team += [sample(f"d{number}", role="d") for number in range(2)]  # none
     rewards = {"a1": 1.0, "a2": 5.0, "a3": 2.0, "b1": 9.0, "b2": 3.0, "b3": 4.0}
-    before, batch = advantages(team, rewards)
-    assert without_few(batch, 2) is batch
+    rewards |= {"c0": 1.0, "c1": 7.0, "c2": 4.0, "c3": 4.0, "c4": 4.0, "d0": 2.0, "d1": 2.0}
+    before, batch = advantages(team, rewards, normalize_over="role")
+    assert without_few(batch, 1) is without_few(batch, 2) is batch
     few = without_few(batch, 3)
-    assert few.masked == {"few": 2, "truncated": 1}
+    assert few.masked == {"few": 7, "truncated": 1}
     assert [(s.masked_because, s.mask_L.tolist()) for s in few.samples["a"]] == [
         ("few", [0]),
         ("few", [0]),

@@ -107,7 +107,7 @@ def _run(code: str, root: str, limits: Limits, environment: dict[str, str]) -> R
         return plain.execute(code, root, limits, environment, host)
     finally:
         if not keeper.end_below(os.getpid()):
-            sys.exit("the code left processes that could not be ended")
+            sys.exit("processes of the code could not be ended")
 
 
 def _describe(

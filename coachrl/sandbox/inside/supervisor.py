@@ -80,8 +80,8 @@ def execute(
     out, err, status = os.pipe(), os.pipe(), os.pipe()
     stillness = Stillness()
     jail.unshare(jail.CLONE_NEWPID | jail.CLONE_NEWNET | jail.CLONE_NEWIPC)
-    started = time.monotonic()
     init_pid = jail.fork()
+    started = time.monotonic()
     if init_pid == 0:
         interpreter = warm[0] if needs_packages(code, warm[1]) else None
         files = ProgramFiles(out[1], err[1], status[1], cgroup[0] if cgroup else None)

@@ -86,7 +86,7 @@ _PLAIN = {"builtins", "__builtin__", "_codecs", "collections", "copyreg", "numpy
 # Parts of scikit-learn in which nothing predicts, but for what a pipeline of them ends with, and one.
 _PREPARE = tuple(
     f"sklearn.{part}"
-    for part in ("compose", "decomposition", "feature_extraction", "impute", "pipeline", "preprocessing", "utils")
+    for part in ("compose", "decomposition", "feature_extraction", "impute", "pipeline", "preprocessing")
 )
 _PREDICTS_TOO = {"TransformedTargetRegressor"}
 _MOST_NAMES = 5
@@ -247,14 +247,13 @@ def _read_by(kind: type[_Tables]) -> None:
 def look_at_model() -> None:
     """What cannot be read here may be read by its maker's libraries: only what is sure to fail elsewhere is told."""
     _read_by(_Models)
-    whole = False
-    with contextlib.suppress(Exception):
-        joblib.load("model.pkl")
-        whole = True
+    alone = False  # one object, and no collection of parts that somebody may know how to use
+    with contextlib.suppress(Exception), open("model.pkl", "rb") as file:  # noqa: PTH123
+        alone = isinstance(joblib.load(file), _StandIn) and not file.read(1)
     own = sorted(name for module, name in _Models.named if module == "__main__")
     if own:
         _say("model.pkl", "unreadable", f"it needs {_listed(own)}, which its maker's program alone defines")
-    elif whole and (parts := _prepares_only(_Models.named)):
+    elif alone and (parts := _prepares_only(_Models.named)):
         _say("model.pkl", "cannot predict", f"{_listed(parts)} alone: no model is in it")
 
 

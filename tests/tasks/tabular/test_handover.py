@@ -317,6 +317,8 @@ forest = RandomForestClassifier(5, random_state=0).fit(X, y)
         ("joblib.dump(Mine(forest), 'model.pkl')", "model.pkl: unreadable: it needs Mine, which its maker's program alone defines"),
         ("joblib.dump(make_pipeline(StandardScaler()).fit(X), 'model.pkl')", "model.pkl: cannot predict: Pipeline, StandardScaler alone: no model is in it"),
         ("joblib.dump(make_pipeline(FunctionTransformer(np.abs), forest), 'model.pkl')", FINE),
+        ("joblib.dump({'scaler': StandardScaler().fit(X), 'weights': np.ones(2)}, 'model.pkl')", FINE),
+        ("file = open('model.pkl', 'wb'); pickle.dump(StandardScaler(), file); pickle.dump(forest, file)", FINE),
         (
             "pickle.dump([make_pipeline(FunctionTransformer(halved), forest), Mine], open('model.pkl', 'wb'))",
             "model.pkl: unreadable: it needs Mine, halved, which its maker's program alone defines",

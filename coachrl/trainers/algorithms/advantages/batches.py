@@ -16,7 +16,7 @@ from coachrl.errors import ConfigError
 from coachrl.text import brief
 from coachrl.trainers.algorithms.advantages.groups import Groups
 from coachrl.trainers.algorithms.advantages.tokens import Floats, Tokens
-from coachrl.trainers.backends.base import Samples
+from coachrl.trainers.backends.base import Samples, weighs
 from coachrl.trainers.masking import Rewards, masked_for
 from coachrl.trainers.samples import all_samples, changed
 from coachrl.types import Action, ActionCredit, Episode, TrainSample
@@ -85,12 +85,12 @@ def with_advantages(
 
 
 def without_few(batch: AdvantageBatch, min_actions: int) -> AdvantageBatch:
-    """The batch, less the policies that have fewer than `min_actions` actions to train on (`train.min_actions`). What
-    theirs were worth stays in the means that others are held against."""
+    """The batch, less the policies that have fewer than `min_actions` actions with a gradient (`train.min_actions`).
+    What theirs were worth stays in the means that others are held against."""
     few = {
         sample.action_id: "few"
         for group in batch.samples.values()
-        if sum(sample.masked_because is None for sample in group) < min_actions
+        if 0 < sum(map(weighs, group)) < min_actions
         for sample in group
     }
     if not few:
