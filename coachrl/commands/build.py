@@ -311,12 +311,12 @@ def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:
     return plan_placement(config.openrlhf, trainable, reference, config.rollout.processes, adapters, models)
 
 
-def _make_sandbox(config: RunConfig, players: int = 1) -> Sandbox:
-    """players: how many sandboxes the executions at once are divided among. The machine's memory is divided among all
-    that play, and the coaches' own, as if all were on one machine."""
+def _make_sandbox(config: RunConfig, workers: int = 1) -> Sandbox:
+    """workers: how many the executions at once are divided among. The machine's memory is divided among the sandboxes
+    of all that play, and the coaches' own, as if all were on one machine."""
     settings = config.sandbox
     if settings.concurrency is not None:
-        settings = settings.model_copy(update={"concurrency": max(1, settings.concurrency // players)})
+        settings = settings.model_copy(update={"concurrency": max(1, settings.concurrency // workers)})
     return make_sandbox(settings, sharers=_players(config) + sandboxes_of(config.coach))
 
 

@@ -20,10 +20,10 @@ from coachrl.types import CoachScore, Episode, Outcome
 SHAPE = ModelShape(1000, 2, 8, 16, 8, 8, 50, 2000)
 
 
-@pytest.mark.parametrize(("players", "each"), [(1, 7), (2, 3), (7, 1), (8, 1)])
-def test_executions_at_once_are_divided_among_those_who_play_and_each_has_one(players, each):
+@pytest.mark.parametrize(("workers", "each"), [(1, 7), (2, 3), (7, 1), (8, 1)])
+def test_executions_at_once_are_divided_among_those_who_play_and_each_has_one(workers, each):
     config = load_config(None, ["sandbox.kind=local-unsafe", "sandbox.concurrency=7"])
-    assert _make_sandbox(config, players).free._value == each
+    assert _make_sandbox(config, workers).free._value == each
 
 
 @pytest.mark.parametrize(("workers", "turns", "sharers"), [(1, 0, 1), (1, 3, 2), (2, 0, 3), (2, 3, 4)])

@@ -1,5 +1,5 @@
 """Whether the files that agents hand on can be used: features that can be fitted (numbers, without gaps, alike for
-training and test), and a model that others can load.
+training and test), and a model that others can load and predict with.
 
 Agents' files are unpickled in the sandbox alone, in a copy of the workspace, and into arrays and tables alone: a file
 that was made to run code as it is read cannot speak for itself here. It is unreadable, which is a fault like another.
@@ -68,7 +68,7 @@ async def inspect_features(workspace: Workspace, test_rows: int) -> str:
 
 
 async def inspect_model(workspace: Workspace) -> str:
-    """Why no other program can load the model in the workspace, as `read_faults` takes it; one line where nothing is
+    """Why no other program can use the model in the workspace, as `read_faults` takes it; one line where nothing is
     known against it; empty where infrastructure kept it from being looked at. Raises SandboxError."""
     execution = await _look(workspace, "look_at_model()")
     if execution.state == "infrastructure":

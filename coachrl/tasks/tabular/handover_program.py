@@ -1,5 +1,5 @@
 """Looks at X_train.pkl, y_train.pkl and X_test.pkl and prints what keeps a model from being fitted on them; at
-model.pkl, and prints what keeps others from loading it.
+model.pkl, and prints what keeps others from loading it, or from predicting with it.
 
 Sent as a program into the sandbox, with a call of a `look_at_…` behind it, to look at a copy of the workspace; it
 imports nothing of coachrl. One line for each fault, `<file>: <category>: <detail>`, which
