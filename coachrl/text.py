@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # coachrl.types imports what imports this module
@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # coachrl.types imports what imports this module
 _CODE_BLOCK = re.compile(r"```(?:python|py)[^\S\n]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _ANY_BLOCK = re.compile(r"```[\w+-]*[^\S\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _SHOWN_CHARS = 2000  # of each stream of an execution
+_LISTED = 24  # names in one list
+_FILE_CHARS = 40  # of the name of a file in a list
 # Pieces of text, some 5 to 20 % more than a byte-pair tokenizer makes of English, code and mathematics.
 _PIECE = re.compile(r"\s?(?:[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9])|\s{1,16}")
 
@@ -217,6 +219,18 @@ def clip_middle(text: str, limit: int = _SHOWN_CHARS) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters cut ...]\n{text[-half:]}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a prompt, separated by commas: "none", or the first ones and how many more there are."""
+    shown = ", ".join(names[:_LISTED]) or "none"
+    return shown + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+
+
+def listed_files(names: Sequence[str]) -> str:
+    """The same of files that agents wrote, whose names are theirs to choose: long ones are cut, so that no list of them
+    fills another agent's prompt."""
+    return listed([name if len(name) <= _FILE_CHARS else f"{name[:_FILE_CHARS]}..." for name in names])
 
 
 def estimated_tokens(text: str) -> int:

@@ -9,10 +9,10 @@ from coachrl.config import PipelineConfig, RoleConfig
 from coachrl.errors import ConfigError
 from coachrl.pipelines.base import Agent, AgentTrajectory, Environment, Pipeline, StepResult, Team
 from coachrl.sandbox.base import Workspace
-from coachrl.tasks.tabular.columns import COLUMN_FIELDS, column_fields, listed, read_columns
+from coachrl.tasks.tabular.columns import COLUMN_FIELDS, column_fields, read_columns
 from coachrl.tasks.tabular.grading import SUBMISSION, TabularTruth, grade_submission, read_answers
 from coachrl.tasks.tabular.handover import FEATURES, MODEL, inspect_features, inspect_model
-from coachrl.text import clip_middle
+from coachrl.text import clip_middle, listed, listed_files
 from coachrl.types import Action, Outcome, Role, Task
 
 _SUMMARY_CHARS = 300  # of what an agent printed, for those after it
@@ -119,7 +119,7 @@ class DSBench(Pipeline):
 async def _act(agent: Agent, known: Mapping[str, str], workspace: Workspace) -> AgentTrajectory:
     role, files = agent.role, await workspace.files()
     now = {
-        "files": listed(files),
+        "files": listed_files(files),
         "missing": listed([name for name in role.needed_files if name not in files]),
         "required": listed(role.required_files),
     }

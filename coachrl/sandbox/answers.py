@@ -73,10 +73,10 @@ def execution_of(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Exe
 
 
 def checked_names(value: object) -> tuple[str, ...]:
-    """File names of a list. Raises SandboxError."""
+    """File names of a list, as `inside.files.reported`. Raises SandboxError."""
     if not isinstance(value, list):
         raise SandboxError("an answer without file names")
-    return tuple(map(checked_name, value))
+    return tuple(names.reported(map(checked_name, value)))
 
 
 def checked_name(name: object) -> str:

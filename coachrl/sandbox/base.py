@@ -35,7 +35,8 @@ class Workspace(Protocol):
         ...
 
     async def files(self) -> tuple[str, ...]:
-        """Relative names of the regular files in the workspace, sorted."""
+        """Relative names of the regular files in the workspace, sorted; the shortest, where they take more than
+        `inside.files.MAX_REPORTED_BYTES`."""
         ...
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:

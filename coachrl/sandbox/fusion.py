@@ -25,6 +25,7 @@ from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files
 from coachrl.sandbox.bubblewrap import INSIDE, environment
 from coachrl.sandbox.fusion_reports import REPORT, Contents, most_answer_bytes, read_report
 from coachrl.sandbox.inside import wire
+from coachrl.sandbox.inside.files import reported
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.text import one_line, printable, without_passwords
 from coachrl.types import Execution
@@ -170,7 +171,7 @@ class FusionWorkspace(Workspace):
 
     async def files(self) -> tuple[str, ...]:
         self._check_open()
-        return tuple(sorted(self._contents.files))
+        return tuple(reported(self._contents.files))
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
         self._check_open()

@@ -100,7 +100,7 @@ class UnsafeWorkspace(Workspace):
         return execution_of(header, *report.streams)
 
     async def files(self) -> tuple[str, ...]:
-        return tuple(sorted(self._snapshot()))
+        return tuple(inside_files.reported(self._snapshot()))
 
     async def read(self, name: str, max_bytes: int = 64 * 1024 * 1024) -> bytes:
         return inside_files.read(self.root, name, max_bytes)

@@ -80,7 +80,7 @@ def processes(cluster, trainable, settings):
     config = RunConfig(backend="openrlhf", openrlhf=settings)
     placement = _placement(trainable, settings)
     taken, groups = take_seats(placement, 60.0)
-    engines.RolloutRayActor, ranked = _stubs(ray)
+    engines.Engine, ranked = _stubs(ray)
     found = {"trainers": {}, "references": {}, "engines": {}}
     kept = []
     for placed in placement.policies:

@@ -19,7 +19,9 @@ def starter(model):
 
     started = []
 
-    def make(*policies, model=model, trainable=None, loss="ppo", keep_reference=False, workers=1, **given):
+    def make(
+        *policies, model=model, trainable=None, loss="ppo", keep_reference=False, wait_for_gpus=False, workers=1, **given
+    ):
         settings = {
             "learning_rate": 1e-2,
             "colocate": False,
@@ -36,7 +38,7 @@ def starter(model):
         }
         config = with_settings(RunConfig(backend="openrlhf", rollout=RolloutConfig(workers=workers)), **settings)
         models = model if isinstance(model, dict) else dict.fromkeys(policies, model)
-        started.append(OpenRLHFBackend(models, config, trainable, loss, keep_reference))
+        started.append(OpenRLHFBackend(models, config, trainable, loss, keep_reference, wait_for_gpus))
         return started[-1]
 
     yield make

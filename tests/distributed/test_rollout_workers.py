@@ -128,6 +128,7 @@ async def test_a_worker_that_stands_still_is_ended_and_replaced_as_one_that_dies
     context, specs, workers, ray_cluster, monkeypatch
 ):
     monkeypatch.setattr(workers, "_silence_s", SILENCE_S)
+    await workers.start()  # one that stands still before that has longer: `start_timeout_s`
     pid, requests = pid_of(ray_cluster, workers._handles[0]), []
 
     def stop_one(request):

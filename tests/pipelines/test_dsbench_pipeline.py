@@ -109,6 +109,19 @@ async def test_what_is_wrong_with_the_features_goes_to_the_coach_and_to_no_agent
 
 
 @pytest.mark.parametrize("prompt_style", ["full", "short"])
+async def test_names_of_files_do_not_fill_another_agents_prompt(task, prompt_style):
+    plain, _, _ = await play(task, sound(), prompt_style=prompt_style)
+    litter = block("for n in range(200): open(f'{n:03}' + '\U0001f600' * 60, 'w').close()")
+    outcome, parts, _ = await play(
+        task, sound(data_engineer=[litter, ENGINEER], modeler=["no code", MODELER]), prompt_style=prompt_style
+    )
+    assert outcome == plain
+    texts = [action.prompt_text for actions in parts.values() for action in actions]
+    assert max(text.count("\U0001f600") for text in texts) <= 24 * 40
+    assert any("more" in text for text in texts)
+
+
+@pytest.mark.parametrize("prompt_style", ["full", "short"])
 async def test_no_agent_sees_an_answer(task, prompt_style):
     spy = block("import os\nfor name in os.listdir('.'): print(name, open(name).read())")
     _, parts, policy = await play(

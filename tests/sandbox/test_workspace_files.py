@@ -103,6 +103,15 @@ def test_a_listing_is_as_long_as_is_told_and_no_answer_is_too_long_for_its_names
     assert files.MAX_LISTED_BYTES + 1024**2 < answers._MAX_ANSWER_BYTES
 
 
+def test_long_names_make_no_long_record_and_hide_no_short_one():
+    long = [f"{n:04}" + letter * 250 for n in range(1000) for letter in ("a", "\U0001f600")]
+    names = answers.checked_names([*long, "submission.csv"])
+    assert "submission.csv" in names and names == tuple(sorted(names))
+    assert 100_000 < len(json.dumps(names)) <= files.MAX_REPORTED_BYTES
+    short = tuple(f"{n:04}" + "a" * 50 for n in range(2048))
+    assert answers.checked_names(list(short)) == short
+
+
 @pytest.mark.parametrize("name", ["", "/a", "..", "a/../b", "a\0b", "."])
 def test_a_name_that_leaves_the_workspace_is_none(name, tmp_path):
     with pytest.raises(ValueError, match="is not a plain relative file name"):
@@ -154,7 +163,7 @@ def test_a_report_says_how_the_code_ended_and_what_the_workspace_holds():
     assert (execution.stdout, execution.stderr, execution.files_written, execution.wall_s) == (
         "hi",
         "!",
-        ("b", "a"),
+        ("a", "b"),
         0.5,
     )
     assert (held.files, held.modes) == ({"a": b"x", "b": b""}, {"a": 0o755})  # no rights of another user

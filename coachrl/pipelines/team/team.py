@@ -23,7 +23,7 @@ from coachrl.pipelines.team.tools import call_tools, load_tools, results_of, tol
 from coachrl.pipelines.team.trajectory import AgentTrajectory, ReadPrompt, action_of
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.seeding import derive_seed
-from coachrl.text import brief_output, nearest, shown, visible
+from coachrl.text import brief_output, listed, listed_files, nearest, shown, visible
 from coachrl.types import Action, FinishReason, Generation, Reward, Role, SamplingParams, Task, ToolCall
 
 T = TypeVar("T")
@@ -374,8 +374,8 @@ class Agent:
         values = {
             "observation": observation,
             "brief": brief,
-            "missing": ", ".join(missing) or "none",
-            "files": ", ".join(action.files_after) or "none",
+            "missing": listed(missing),
+            "files": listed_files(action.files_after),
             "turns_left": str(turns_left),
         }
         return self.role.feedback.render(**{name: values[name] for name in self.role.feedback.fields})

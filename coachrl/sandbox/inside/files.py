@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 MAX_DEPTH = 16
 MAX_NAME_CHARS = 255
 MAX_LISTED_BYTES = 48 * 1024 * 1024  # of all names as JSON: an answer that holds them all is short enough to be taken
+MAX_REPORTED_BYTES = 256 * 1024  # of names in one report of them, which a run keeps with each action
 _PATH_MAX = 4096  # bytes, with the one that ends it
 _CHUNK_BYTES = 1024 * 1024
 Stamp = tuple[int, int, int, int]
@@ -57,6 +59,14 @@ def _json_bytes(name: str) -> int:
 def changed(before: dict[str, Stamp], after: dict[str, Stamp]) -> list[str]:
     """Names of the files that are new in the second snapshot, or other than in the first; sorted."""
     return sorted(name for name, stamp in after.items() if before.get(name) != stamp)
+
+
+def reported(names: Iterable[str]) -> list[str]:
+    """`names`, sorted; of those that take more than MAX_REPORTED_BYTES as JSON, the shortest. Those that a team works
+    with are short: no number of long ones hides them, or makes each action's record megabytes long."""
+    shortest = sorted(names, key=lambda name: (len(name), name))
+    sizes = itertools.accumulate(map(_json_bytes, shortest))
+    return sorted(name for name, size in zip(shortest, sizes, strict=True) if size <= MAX_REPORTED_BYTES)
 
 
 def folders_and_links(root: str, most: int) -> tuple[list[str], list[tuple[str, str]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,9 @@ import pandas as pd
 from coachrl.errors import TaskError
 from coachrl.files import bounded_file
 from coachrl.tasks.tabular.grading import LARGER, TabularTruth
+from coachrl.text import listed
 
 _ROWS_READ = 5000  # enough to tell types and gaps; official tables have hundreds of thousands of rows
-_LISTED = 24  # names in one list
 COLUMN_FIELDS = frozenset(
     ("table", "id_column", "target", "number_count", "number_columns", "text_columns", "gap_columns", "submission")
 )  # keys of `column_fields`
@@ -52,12 +52,6 @@ def read_columns(files: Mapping[str, Path], truth: TabularTruth) -> Columns:
         gaps=tuple(name for name in features if train[name].isna().any() or test[name].isna().any()),
         train_only=tuple(str(name) for name in train.columns if name not in known),
     )
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names for a prompt, separated by commas: "none", or the first ones and how many more there are."""
-    shown = ", ".join(names[:_LISTED]) or "none"
-    return shown + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
 def column_fields(columns: Columns) -> dict[str, str]:
