@@ -6,7 +6,9 @@ KeyError) leaves here as one line that names the place: a ConfigError, or the Ta
 
 from __future__ import annotations
 
+import copy
 import csv
+import functools
 import io
 import json
 import math
@@ -147,12 +149,17 @@ def parse_yaml(text: str, where: str) -> Any:
     if len(text) > MAX_YAML_CHARS:
         raise ConfigError(f"{where}: {len(text):,} characters; YAML of at most {MAX_YAML_CHARS:,} is read")
     try:
-        value = yaml.load(text, _Loader)
-        _check_plain(value)
+        return copy.deepcopy(_plain_yaml(text))
     except yaml.YAMLError as wrong:
         raise ConfigError(f"{where}{_yaml_reason(wrong, text)}") from wrong
     except (ValueError, RecursionError, LookupError, AttributeError, TypeError, ArithmeticError) as wrong:
         raise ConfigError(f"{where}: not YAML: {_reason(wrong)}; put text in quotes") from wrong
+
+
+@functools.lru_cache(maxsize=32)  # a run's settings are read again and again, and its parser takes long
+def _plain_yaml(text: str) -> Any:
+    value = yaml.load(text, _Loader)
+    _check_plain(value)
     return value
 
 

@@ -208,3 +208,9 @@ def test_texts_that_follow_each_other_are_left_to_the_parser():
     check_few_values(text, 9, "here", ConfigError)
     with pytest.raises(ConfigError, match="not JSON: Expecting ',' delimiter at column 6"):
         parse_json(text, "here")
+
+
+def test_who_changes_what_was_read_changes_it_for_nobody_else():
+    text = "&a {steps: [1, 2]}"
+    parse_yaml(text, "settings")["steps"].append(3)
+    assert parse_yaml(text, "settings") == {"steps": [1, 2]}

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from shlex import quote
@@ -133,6 +133,7 @@ def _broken(evaluations: Sequence[EpisodeFile], ends: Sequence[EpisodeFile | Non
     return [(e.name, count) for e, count in counts if count and (e in ends or not e.valid)]
 
 
+@cache  # compiling a page takes as long as filling it
 def environment() -> jinja2.Environment:
     environment = page_environment(Path(__file__).parent)
     environment.filters.update(

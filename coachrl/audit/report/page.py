@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
+import jinja2
 from pydantic_core import to_jsonable_python
 
 from coachrl import __version__
@@ -91,12 +93,18 @@ def as_json(audit: Audit) -> str:
     return json.dumps(plain, indent=1, allow_nan=False) + "\n"
 
 
+@cache  # compiling a page takes as long as filling it
+def environment() -> jinja2.Environment:
+    made = page_environment(Path(__file__).parent, Path(report_page.__file__).parent)  # the style is shared
+    made.filters.update(clip=clip_middle, grade=_GRADES.__getitem__, p=_p_value)
+    return made
+
+
 def as_html(audit: Audit) -> str:
     """The page: no script, nothing from the network."""
-    environment = page_environment(Path(__file__).parent, Path(report_page.__file__).parent)  # the style is shared
-    environment.filters.update(clip=clip_middle, grade=_GRADES.__getitem__, p=_p_value)
     texts = find_texts(audit.runs, _shown_actions(audit))
-    return environment.get_template("audit.html.j2").render(
+    page = environment().get_template("audit.html.j2")
+    return page.render(
         audit=audit,
         version=__version__,
         circular_words=circular_words,
