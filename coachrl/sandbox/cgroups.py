@@ -41,6 +41,7 @@ class Cgroups:
     def __init__(self, folder: Path, lock: int) -> None:
         """lock: the file that keeps others from taking `folder` for left."""
         self.folder, self._lock = folder, lock
+        self._left: set[Path] = set()
 
     @classmethod
     def make(
@@ -78,6 +79,8 @@ class Cgroups:
         """A cgroup for one program, as two open files: a process that writes 0 to the first is in it, and the second
         tells of processes that the kernel has ended. What a program writes to its workspace is charged to it, too.
         Raises SandboxError where none can be made any more."""
+        for left in tuple(self._left):
+            self._remove(left)
         folder = self.folder / f"program-{next(_NUMBERS)}"
         with contextlib.ExitStack() as stack:
             stack.callback(self._remove, folder)
@@ -103,8 +106,12 @@ class Cgroups:
     def _remove(self, folder: Path) -> None:
         try:
             folder.rmdir()
-        except OSError as error:  # its last process is just ending: `close`, or the next start, tries again
+        except OSError as error:  # its last process is just ending: the next program, or `close`, tries again
             logger.debug("%s stays for now: %s", folder, error)
+        if folder.exists():
+            self._left.add(folder)
+        else:
+            self._left.discard(folder)
 
 
 def _locked(parent: Path) -> tuple[Path, int]:
