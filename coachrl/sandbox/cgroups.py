@@ -47,13 +47,13 @@ class Cgroups:
     def make(
         cls,
         concurrency: int,
-        memory_mb: int,
+        limits: Limits,
         files_mb: int,
         tree: Path = Path("/sys/fs/cgroup"),
         own: Path = Path("/proc/self/cgroup"),
     ) -> Cgroups | None:
         """None where this user may make none with a limit on memory. concurrency: so many programs run at once, with
-        `memory_mb` each. files_mb: what the files of all workspaces may take together. tree: where cgroups are mounted.
+        `limits` each. files_mb: what the files of all workspaces may take together. tree: where cgroups are mounted.
         own: tells which of them this process is in."""
         for parent in _parents(tree, own):
             try:
@@ -66,7 +66,8 @@ class Cgroups:
                 continue
             try:
                 (made.folder / "cgroup.subtree_control").write_text("+memory")
-                _bound(made.folder, concurrency * memory_mb + files_mb)
+                # Never reached before a program reaches its own: else the kernel might end another one for it.
+                _bound(made.folder, concurrency * _program_mb(limits) + files_mb)
             except OSError as error:
                 logger.debug("no limit on memory for cgroups below %s: %s", parent, error)
                 made.close()
@@ -86,7 +87,7 @@ class Cgroups:
             stack.callback(self._remove, folder)
             try:
                 folder.mkdir()
-                _bound(folder, limits.memory_mb + limits.disk_mb)
+                _bound(folder, _program_mb(limits))
                 (folder / "memory.oom.group").write_text("1")
                 procs = stack.enter_context((folder / "cgroup.procs").open("rb+", 0))
                 events = stack.enter_context((folder / "memory.events").open("rb", 0))
@@ -146,6 +147,11 @@ def _drop_left(parent: Path) -> None:
 def _with_programs(folder: Path) -> list[Path]:
     """In the order in which they can be removed."""
     return [*folder.glob("program-*"), folder]
+
+
+def _program_mb(limits: Limits) -> int:
+    """What the kernel lets one program hold, with what it writes to its workspace."""
+    return limits.memory_mb + limits.disk_mb
 
 
 def _bound(folder: Path, size_mb: int) -> None:

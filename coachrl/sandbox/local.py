@@ -183,7 +183,7 @@ class LocalSandbox(Sandbox):
     async def _find_cgroups(self, zygote: _Zygote) -> Finding:
         """From now on each program gets a cgroup, where one can be made and a program can enter it."""
         if self.cgroups is None:
-            self.cgroups = Cgroups.make(self.at_once, self.limits.memory_mb, self.all_files_mb)
+            self.cgroups = Cgroups.make(self.at_once, self.limits, self.all_files_mb)
             if self.cgroups is None:
                 return checks.without_cgroups("none can be made")
             workspace = await self._make_workspace(zygote, {}, limits_of(checks.SMALL))

@@ -78,14 +78,14 @@ def tree(tmp_path, monkeypatch):
 
 
 def made(tree):
-    return Cgroups.make(2, 100, 50, tree, tree.parent / "own")
+    return Cgroups.make(2, LIMITS, 50, tree, tree.parent / "own")
 
 
 def test_a_cgroup_is_made_beside_the_own_one_and_holds_all_programs_together(tree):
     cgroups = made(tree)
     [folder] = (tree / "slice").glob("coachrl-*")
     assert (folder / "cgroup.subtree_control").read_text() == "+memory"
-    assert int((folder / "memory.max").read_text()) == (200 + 50) << 20
+    assert int((folder / "memory.max").read_text()) == (2 * 128 + 50) << 20, "no program can make it end another"
     with cgroups.program(LIMITS) as (procs, events):
         [program] = folder.glob("program-*")
         assert int((program / "memory.max").read_text()) == 128 << 20
@@ -147,8 +147,8 @@ def test_without_a_delegated_tree_there_is_none(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(cgroups, "_bound", refuse)
     assert made(tree) is None
     assert not list(tree.rglob("coachrl-*"))
-    assert Cgroups.make(2, 100, 50, tmp_path / "none", tree.parent / "own") is None
-    assert Cgroups.make(2, 100, 50, tree, tmp_path / "none") is None
+    assert Cgroups.make(2, LIMITS, 50, tmp_path / "none", tree.parent / "own") is None
+    assert Cgroups.make(2, LIMITS, 50, tree, tmp_path / "none") is None
 
 
 def test_a_cgroup_that_cannot_be_made_any_more_is_told(tree):
