@@ -156,7 +156,7 @@ def _program_mb(limits: Limits) -> int:
 
 def _bound(folder: Path, size_mb: int) -> None:
     (folder / "memory.max").write_text(str(size_mb << 20))
-    if (folder / "memory.swap.max").exists():  # else a kernel without swap
+    if (folder / "memory.swap.max").exists():  # else the kernel has no swap, or does not count it; the looks do
         (folder / "memory.swap.max").write_text("0")
 
 
