@@ -41,18 +41,19 @@ class Cgroups:
     def __init__(self, folder: Path, lock: int) -> None:
         """lock: the file that keeps others from taking `folder` for left."""
         self.folder, self._lock = folder, lock
+        self._left: set[Path] = set()
 
     @classmethod
     def make(
         cls,
         concurrency: int,
-        memory_mb: int,
+        limits: Limits,
         files_mb: int,
         tree: Path = Path("/sys/fs/cgroup"),
         own: Path = Path("/proc/self/cgroup"),
     ) -> Cgroups | None:
         """None where this user may make none with a limit on memory. concurrency: so many programs run at once, with
-        `memory_mb` each. files_mb: what the files of all workspaces may take together. tree: where cgroups are mounted.
+        `limits` each. files_mb: what the files of all workspaces may take together. tree: where cgroups are mounted.
         own: tells which of them this process is in."""
         for parent in _parents(tree, own):
             try:
@@ -65,7 +66,8 @@ class Cgroups:
                 continue
             try:
                 (made.folder / "cgroup.subtree_control").write_text("+memory")
-                _bound(made.folder, concurrency * memory_mb + files_mb)
+                # Never reached before a program reaches its own: else the kernel might end another one for it.
+                _bound(made.folder, concurrency * _program_mb(limits) + files_mb)
             except OSError as error:
                 logger.debug("no limit on memory for cgroups below %s: %s", parent, error)
                 made.close()
@@ -78,12 +80,14 @@ class Cgroups:
         """A cgroup for one program, as two open files: a process that writes 0 to the first is in it, and the second
         tells of processes that the kernel has ended. What a program writes to its workspace is charged to it, too.
         Raises SandboxError where none can be made any more."""
+        for left in tuple(self._left):
+            self._remove(left)
         folder = self.folder / f"program-{next(_NUMBERS)}"
         with contextlib.ExitStack() as stack:
             stack.callback(self._remove, folder)
             try:
                 folder.mkdir()
-                _bound(folder, limits.memory_mb + limits.disk_mb)
+                _bound(folder, _program_mb(limits))
                 (folder / "memory.oom.group").write_text("1")
                 procs = stack.enter_context((folder / "cgroup.procs").open("rb+", 0))
                 events = stack.enter_context((folder / "memory.events").open("rb", 0))
@@ -103,8 +107,12 @@ class Cgroups:
     def _remove(self, folder: Path) -> None:
         try:
             folder.rmdir()
-        except OSError as error:  # its last process is just ending: `close`, or the next start, tries again
+        except OSError as error:  # its last process is just ending: the next program, or `close`, tries again
             logger.debug("%s stays for now: %s", folder, error)
+        if folder.exists():
+            self._left.add(folder)
+        else:
+            self._left.discard(folder)
 
 
 def _locked(parent: Path) -> tuple[Path, int]:
@@ -141,9 +149,14 @@ def _with_programs(folder: Path) -> list[Path]:
     return [*folder.glob("program-*"), folder]
 
 
+def _program_mb(limits: Limits) -> int:
+    """What the kernel lets one program hold, with what it writes to its workspace."""
+    return limits.memory_mb + limits.disk_mb
+
+
 def _bound(folder: Path, size_mb: int) -> None:
     (folder / "memory.max").write_text(str(size_mb << 20))
-    if (folder / "memory.swap.max").exists():  # else a kernel without swap
+    if (folder / "memory.swap.max").exists():  # else the kernel has no swap, or does not count it; the looks do
         (folder / "memory.swap.max").write_text("0")
 
 

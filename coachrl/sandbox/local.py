@@ -183,7 +183,7 @@ class LocalSandbox(Sandbox):
     async def _find_cgroups(self, zygote: _Zygote) -> Finding:
         """From now on each program gets a cgroup, where one can be made and a program can enter it."""
         if self.cgroups is None:
-            self.cgroups = Cgroups.make(self.at_once, self.limits.memory_mb, self.all_files_mb)
+            self.cgroups = Cgroups.make(self.at_once, self.limits, self.all_files_mb)
             if self.cgroups is None:
                 return checks.without_cgroups("none can be made")
             workspace = await self._make_workspace(zygote, {}, limits_of(checks.SMALL))
@@ -319,9 +319,10 @@ class LocalWorkspace(Workspace):
         FileNotFoundError or ValueError where the inside says so."""
         if self._closed:
             raise SandboxError("the workspace is closed")
-        runs = request["op"] == "run"
-        slot = self._sandbox.free if runs else self._sandbox.light
-        async with slot, self._connection(self._sandbox.cgroups if runs else None) as streams:
+        slot = self._sandbox.free if request["op"] == "run" else self._sandbox.light
+        # What agents have copied must not be charged to coachrl's own cgroup either.
+        groups = self._sandbox.cgroups if request["op"] in ("run", "copy") else None
+        async with slot, self._connection(groups) as streams:
             answer = asyncio.ensure_future(self._exchange(streams, request, payload))
             try:
                 return await self._awaited(answer, timeout_s)

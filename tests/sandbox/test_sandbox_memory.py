@@ -78,14 +78,14 @@ def tree(tmp_path, monkeypatch):
 
 
 def made(tree):
-    return Cgroups.make(2, 100, 50, tree, tree.parent / "own")
+    return Cgroups.make(2, LIMITS, 50, tree, tree.parent / "own")
 
 
 def test_a_cgroup_is_made_beside_the_own_one_and_holds_all_programs_together(tree):
     cgroups = made(tree)
     [folder] = (tree / "slice").glob("coachrl-*")
     assert (folder / "cgroup.subtree_control").read_text() == "+memory"
-    assert int((folder / "memory.max").read_text()) == (200 + 50) << 20
+    assert int((folder / "memory.max").read_text()) == (2 * 128 + 50) << 20, "no program can make it end another"
     with cgroups.program(LIMITS) as (procs, events):
         [program] = folder.glob("program-*")
         assert int((program / "memory.max").read_text()) == 128 << 20
@@ -121,6 +121,21 @@ def test_programs_that_are_just_ending_are_waited_for(tree, monkeypatch):
     assert not held.folder.exists()
 
 
+def test_a_cgroup_whose_program_was_just_ending_goes_with_the_next_program(tree, monkeypatch):
+    def refuse(folder):
+        raise OSError("Device or resource busy")
+
+    cgroups = made(tree)
+    with monkeypatch.context() as busy:
+        busy.setattr(type(tree), "rmdir", refuse)
+        with cgroups.program(LIMITS):
+            pass
+    [left] = cgroups.folder.glob("program-*")
+    with cgroups.program(LIMITS):
+        assert not left.exists()
+    cgroups.close()
+
+
 def test_without_a_delegated_tree_there_is_none(tree, tmp_path, monkeypatch):
     def refuse(folder, size_mb):
         raise PermissionError
@@ -132,8 +147,8 @@ def test_without_a_delegated_tree_there_is_none(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(cgroups, "_bound", refuse)
     assert made(tree) is None
     assert not list(tree.rglob("coachrl-*"))
-    assert Cgroups.make(2, 100, 50, tmp_path / "none", tree.parent / "own") is None
-    assert Cgroups.make(2, 100, 50, tree, tmp_path / "none") is None
+    assert Cgroups.make(2, LIMITS, 50, tmp_path / "none", tree.parent / "own") is None
+    assert Cgroups.make(2, LIMITS, 50, tree, tmp_path / "none") is None
 
 
 def test_a_cgroup_that_cannot_be_made_any_more_is_told(tree):
@@ -160,6 +175,8 @@ async def test_programs_enter_their_cgroup_before_their_code_begins(local, tree)
         assert (await cell.run(code)).stdout == "1\n"
     assert (await cell.run("import os; os._exit(9)")).state == "error"  # the kernel's count did not grow meanwhile
     assert entered == ["0", "0", "0"]
+    await cell.copy()  # what agents wrote must not be charged to coachrl when it is copied
+    assert entered == ["0", "0", "0", "0"]
     await sandbox.close()
     assert not list((tree / "slice").glob("coachrl-*"))
 

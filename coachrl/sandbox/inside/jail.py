@@ -178,6 +178,8 @@ def build_room(workspace: str, limits: Limits) -> int:
     whole_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     # Read-only: a process may otherwise tell the out-of-memory killer to spare it, in its own oom_score_adj.
     _mount("proc", "/proc", "proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "subset=pid")
+    # What is told of the first process is coachrl's: the name of its cgroup is that of a unit or container of the host.
+    _mount(WORKSPACES, "/proc/1", None, _MS_BIND)
     return whole_proc
 
 

@@ -51,7 +51,7 @@ def main(preload: list[str]) -> None:
 
 
 def _serve(control: socket.socket, fds: list[int], interpreter: Warm) -> NoReturn:
-    """fds: the host's end of the request; then the two files of the program's cgroup, where it has one."""
+    """fds: the host's end of the request; then the two files of its cgroup, where it has one."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -76,6 +76,8 @@ def _answer(stream: BinaryIO, host: socket.socket, interpreter: Warm, cgroup: tu
         if request["op"] == "run":
             header, payload = _run(request, stream, host, interpreter, cgroup)
         else:
+            if cgroup is not None:  # from now on what is copied is charged to it
+                os.write(cgroup[0], b"0")
             header, payload = _carry_out(request, stream)
     except (OSError, ValueError) as error:
         kind = next(kind for kind, errors in _ERRORS.items() if isinstance(error, errors))

@@ -40,6 +40,7 @@ ATTEMPTS = [
     Attempt("read the host", "file of the host's /tmp", "open(HOST_FILE).read()", open_outside=True),
     Attempt("read the host", "project checkout", "open(PROJECT_FILE).read()", open_outside=True),
     Attempt("read the host", "home folder", "assert set(os.listdir(HOME)) >= set(HOME_ENTRIES) and HOME_ENTRIES"),
+    Attempt("read the host", "cgroup of pid 1", "open('/proc/1/cgroup').read()", open_outside=True),
     Attempt("read the host", "root of pid 1", "os.listdir('/proc/1/root/etc')"),
     Attempt("read the host", "files of pid 1", "os.listdir('/proc/1/fd')"),
     Attempt("read the host", "memory of pid 1", "open('/proc/1/mem', 'rb')"),
