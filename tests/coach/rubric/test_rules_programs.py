@@ -68,6 +68,23 @@ def test_a_function_that_looks_at_nothing_is_no_program(body):
     assert "prime_gaps makes nothing of what it is given" in reasons("code", "coder", stub)
 
 
+@pytest.mark.parametrize("signature", ["def prime_gaps()", "async def prime_gaps(limit)", "def prime_gaps(*limit)"])
+def test_a_function_that_cannot_look_at_anything_is_no_program_either(signature):
+    assert score("code", "coder", block(f"{signature}: return []")) == 3.0
+
+
+def test_a_function_that_is_called_without_arguments_needs_none():
+    task = replace(TASK, prompt="What does prime_gaps() return?")
+    assert score("code", "coder", block("def prime_gaps(): return [1]"), task=task) == 10.0
+
+
+@pytest.mark.parametrize("signature", ["aux(n)", "aux()", "aux(*all)"])
+def test_a_helper_that_looks_at_nothing_is_no_help(signature):
+    stub = block(f"def {signature}:\n    return 0")
+    assert score("coop_code", "helper", stub) == 3.0
+    assert "aux makes nothing of what it is given" in reasons("coop_code", "helper", stub)
+
+
 def test_an_assertion_that_names_the_function_does_not_yet_call_it():
     named = block("assert (prime_gaps, 1)[1] == 1\nassert prime_gaps == 2")
     assert "0 of 2 assertions call prime_gaps" in reasons("code", "tester", named)
@@ -90,6 +107,15 @@ def test_a_helper(prompt_style):
     )
     assert falling([score("coop_code", "helper", text, prompt_style) for text in (returns, prints, other)])
     assert score("coop_code", "helper", returns, prompt_style) == 10.0
+
+
+@PROMPT_STYLES
+def test_nobody_is_paid_for_the_other_ones_part(prompt_style):
+    only_aux = block("def aux(n):\n    return n")
+    failed = Outcome(False, {"tests_passed": 0.0})
+    assert score("coop_code", "main", only_aux, prompt_style, outcome=failed) == 2.0
+    assert score("coop_code", "helper", WITH_AUX, prompt_style) == 2.0
+    assert "does not define aux" in reasons("coop_code", "helper", FUNCTION, prompt_style)
 
 
 @PROMPT_STYLES
