@@ -136,9 +136,12 @@ def _calls(tree: ast.expr, name: str) -> bool:
 def _right_tests(request: CoachRequest, code: str) -> list[Rule]:
     """Do the tests ask for what is right: by the examples of the task, and, where outcomes are given, by the share of
     them that the reference solution passes, and one with other results does not?"""
-    given = examples_in(request.task.prompt)
-    wrong = [call for call, value in asserted_in(code) if call in given and given[call] != value]
+    given, asserted = examples_in(request.task.prompt), asserted_in(code)
+    wrong = [call for call, value in asserted if call in given and given[call] != value]
     rules: list[Rule] = [Cap(_CONTRARY_CAP, f"contradicts the task's own example: {wrong[0][:80]}")] if wrong else []
+    last = dict(asserted)
+    if torn := [call for call, value in asserted if last[call] != value]:
+        rules.append(Cap(_CONTRARY_CAP, f"asks for two results of one call: {torn[0][:80]}"))
     passed, right = checked(request, "passed"), checked(request, "right")
     if request.outcome is None or passed is None or right is None:
         return rules

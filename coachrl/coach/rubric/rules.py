@@ -40,8 +40,8 @@ function: defined 3, works with `aux` where that is asked for 2, share of tests 
 helper: `aux` with a return 5; tests: call the function 2, state a value 2, four of them 1, where the outcome is given
 share of them that the reference solution alone passes 4; caps: not Python, or not what was asked for 2, tests that
 never call the function 3, `aux`, and where no outcome is given a function, that uses no argument 3, tests that
-contradict the task's examples, only repeat them, or fail the reference solution 4, tests that a wrong program passes 4
-to 10 by their share, cut 4, failed 3 to 6 by the share of tests passed.
+contradict the task's examples or each other, only repeat the examples, or fail the reference solution 4, tests that a
+wrong program passes 4 to 10 by their share, cut 4, failed 3 to 6 by the share of tests passed.
 
 The outcome counts for an action where `request.outcome` is given: the last agent's (MAPPA), or everyone's, when each
 agent's own result is compared with a reference answer that is one number (right 1 more, wrong at most 4, faithful to a

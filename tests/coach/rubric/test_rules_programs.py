@@ -126,6 +126,12 @@ def test_a_tester(prompt_style):
     assert score("code", "tester", block(four), prompt_style) == 10.0
 
 
+def test_tests_that_no_program_passes_are_none():
+    torn = block("\n".join(f"assert prime_gaps(3) == [{n}]" for n in range(4)))
+    assert score("code", "tester", torn) == 4.0
+    assert "asks for two results of one call: prime_gaps(3)" in reasons("code", "tester", torn)
+
+
 def test_the_outcome_counts_where_it_is_given():
     solved = Outcome(True, {"tests_passed": 1.0})
     half, none = (Outcome(False, {"tests_passed": share}) for share in (0.5, 0.0))
