@@ -79,6 +79,9 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool,
             with run.logging():
                 await _train_with_restarts(config, run, console, resume, restarted)
         except BaseException as error:  # Ctrl-C, too, leaves nothing half-written
+            if isinstance(error, Exception) and not run.folder.exists():
+                gone = f"{run.folder} was moved or removed meanwhile; where it was moved"
+                error.add_note(f"{gone}, continue with: coachrl train --resume NEW_PLACE")
             run.discard_if_empty()
             if isinstance(error, Exception) and _may_go_on(config, run, error):
                 error.add_note(what_stays(config, run))

@@ -131,6 +131,22 @@ def test_what_would_come_again_at_once_is_not_restarted(train, fail_at, method, 
     assert method != "update" or len(made) == call
 
 
+def test_a_run_whose_folder_was_moved_says_so(train, monkeypatch, tmp_path):
+    plain = TorchBackend.update
+
+    def moving(self, *arguments):
+        if (tmp_path / "moved" / "metrics.jsonl").exists():
+            (tmp_path / "moved").rename(tmp_path / "elsewhere")
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(TorchBackend, "update", moving)
+    run, ended = train("moved")
+    assert isinstance(ended, OSError) and not run.folder.exists()
+    [note] = ended.__notes__
+    assert note.startswith(f"{run.folder} was moved or removed meanwhile")
+    assert (tmp_path / "elsewhere" / "metrics.jsonl").exists()
+
+
 def test_a_caller_that_hands_on_to_no_process_is_told_how_to_go_on_where_an_engine_of_its_own_is_lost(train, fail_at):
     fail_at("update", (2,), EngineGone("vLLM's engine failed"))
     run, ended = train("gone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import dropwhile
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.caps import parse_caps
@@ -63,6 +64,7 @@ def file_rules(request: CoachRequest) -> list[Rule]:
     if request.action.finish_reason == "length":
         rules.append(RubricPoints(-1, 0, "the reply hit the length limit"))
     rules += _false_report(request)
+    rules += _others_outputs(request)
     rules += _unfit_outputs(request)
     rules += _wrong_estimator(request)
     rules += _unfitted_model(request)
@@ -177,6 +179,14 @@ def _unfit_outputs(request: CoachRequest) -> list[Rule]:
     no_model = any(fault.category == NO_MODEL for fault in faults)
     at_most = FILE_CAPS.of_situation("nothing_saved" if no_model else "unfit_files")
     return [Cap(at_most, f"saved what cannot be used as it is: {'; '.join(map(str, faults))}")]
+
+
+def _others_outputs(request: CoachRequest) -> list[Rule]:
+    """The agent that saves what a later one owes pays: that one would be paid for nothing, or fail on it."""
+    later = list(dropwhile(lambda role: role.name != request.role.name, request.team))[1:]
+    new = {*request.action.files_after}.difference(request.action.files_before, request.role.required_files)
+    taken = [f"{name} (owed by {role.name})" for role in later for name in role.required_files if name in new]
+    return [Cap(FILE_CAPS.of_situation("unfit_files"), f"saved in another's place {', '.join(taken)}")] if taken else []
 
 
 def _wrong_estimator(request: CoachRequest) -> list[Rule]:

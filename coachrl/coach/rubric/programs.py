@@ -26,7 +26,8 @@ def is_programming(request: CoachRequest) -> bool:
 
 
 def program_rules(request: CoachRequest) -> list[Rule]:
-    """A reply that is code: which of the three it is follows from the prompt of its role."""
+    """A reply that is code: which of the three it is follows from the prompt of its role. Of two whose prompts speak of
+    `aux`, the one that is declared last calls it, whatever either of them wrote."""
     truth, text = request.task.ground_truth, visible(request.action.text)
     if not isinstance(truth, CodeTruth):
         raise TypeError(f"task {request.task.id} is no programming task")
@@ -40,8 +41,8 @@ def program_rules(request: CoachRequest) -> list[Rule]:
     prompt = request.role.prompt.body
     if "assert" in prompt:
         return rules + _tests(request, code, truth.entry_point) + _right_tests(request, code)
-    if AUX in prompt and not defines(code, truth.entry_point):
-        return rules + _helper(code)
+    if AUX in prompt and not request.is_last_role:
+        return rules + _helper(code, request.task.prompt)
     return rules + _function(request, code, truth.entry_point, uses_aux=AUX in prompt)
 
 
@@ -65,18 +66,20 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
         rules.append(RubricPoints(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
         if share < 1 or (request.action.reward is None and not outcome.success):
             rules.append(Cap(3.0 + 3 * share, "the program fails some tests"))
-    elif _is_stub(code, entry_point):  # the tests tell better, where they are known
+    elif _is_stub(code, entry_point, request.task.prompt):  # the tests tell better, where they are known
         rules.append(Cap(_STUB_CAP, f"{entry_point} makes nothing of what it is given"))
     return rules
 
 
-def _is_stub(code: str, entry_point: str) -> bool:
-    """Whether the function names none of its parameters, as `pass` and a constant do."""
-    named = [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef) and node.name == entry_point]
+def _is_stub(code: str, name: str, problem: str) -> bool:
+    """Whether the function names none of its parameters, as `pass` and a constant do, or takes none where the problem
+    does not call it so."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    named = [node for node in ast.parse(code).body if isinstance(node, functions) and node.name == name]
     nodes = [node for function in named[-1:] for node in ast.walk(function)]
     parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return bool(parameters) and parameters.isdisjoint(used)
+    return bool(named) and parameters.isdisjoint(used) and (bool(parameters) or f"{name}()" not in problem)
 
 
 def _cooperation(code: str, entry_point: str) -> list[Rule]:
@@ -92,9 +95,10 @@ def _cooperation(code: str, entry_point: str) -> list[Rule]:
     ]
 
 
-def _helper(code: str) -> list[Rule]:
+def _helper(code: str, problem: str) -> list[Rule]:
     if defines(code, AUX, needs_return=True):
-        return [RubricPoints(5, 5, "defines aux, which returns something")]
+        caps = [Cap(_STUB_CAP, f"{AUX} makes nothing of what it is given")] if _is_stub(code, AUX, problem) else []
+        return [RubricPoints(5, 5, "defines aux, which returns something"), *caps]
     if defines(code, AUX):
         return [RubricPoints(2, 5, "defines aux, which returns nothing")]
     return [RubricPoints(0, 5, "does not define aux"), Cap(_NO_CODE_CAP, "no function aux")]
@@ -132,9 +136,12 @@ def _calls(tree: ast.expr, name: str) -> bool:
 def _right_tests(request: CoachRequest, code: str) -> list[Rule]:
     """Do the tests ask for what is right: by the examples of the task, and, where outcomes are given, by the share of
     them that the reference solution passes, and one with other results does not?"""
-    given = examples_in(request.task.prompt)
-    wrong = [call for call, value in asserted_in(code) if call in given and given[call] != value]
+    given, asserted = examples_in(request.task.prompt), asserted_in(code)
+    wrong = [call for call, value in asserted if call in given and given[call] != value]
     rules: list[Rule] = [Cap(_CONTRARY_CAP, f"contradicts the task's own example: {wrong[0][:80]}")] if wrong else []
+    last = dict(asserted)
+    if torn := [call for call, value in asserted if last[call] != value]:
+        rules.append(Cap(_CONTRARY_CAP, f"asks for two results of one call: {torn[0][:80]}"))
     passed, right = checked(request, "passed"), checked(request, "right")
     if request.outcome is None or passed is None or right is None:
         return rules

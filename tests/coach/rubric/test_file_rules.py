@@ -343,3 +343,12 @@ def test_measured_quality_holds_a_score_from_its_bounds_on(metric: str) -> None:
     errors = {9.99: 9, 10: 8, 24.99: 8, 25: 6, 50: 6, 50.01: 4}
     found = {value: FILE_CAPS.of_outcome(Outcome(True, {"rmse_pct_range": value})).at_most for value in errors}
     assert found == errors
+
+
+def test_what_a_later_agent_owes_is_not_for_an_earlier_one_to_save():
+    saved = coded("engineer", "save_all()", OK, after=(*FEATURES, "model.pkl"))
+    given, why = scored(saved)
+    assert given == 4 and "saved in another's place model.pkl (owed by modeler)" in why
+    assert scored(replace(saved, files_before=("model.pkl",)))[0] == 8.5
+    makes_up_for_it = coded("modeler", "save_all(); model.fit()", OK, after=(*FEATURES, "model.pkl"))
+    assert "in another's place" not in scored(makes_up_for_it)[1]

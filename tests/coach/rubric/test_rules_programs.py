@@ -68,6 +68,23 @@ def test_a_function_that_looks_at_nothing_is_no_program(body):
     assert "prime_gaps makes nothing of what it is given" in reasons("code", "coder", stub)
 
 
+@pytest.mark.parametrize("signature", ["def prime_gaps()", "async def prime_gaps(limit)", "def prime_gaps(*limit)"])
+def test_a_function_that_cannot_look_at_anything_is_no_program_either(signature):
+    assert score("code", "coder", block(f"{signature}: return []")) == 3.0
+
+
+def test_a_function_that_is_called_without_arguments_needs_none():
+    task = replace(TASK, prompt="What does prime_gaps() return?")
+    assert score("code", "coder", block("def prime_gaps(): return [1]"), task=task) == 10.0
+
+
+@pytest.mark.parametrize("signature", ["aux(n)", "aux()", "aux(*all)"])
+def test_a_helper_that_looks_at_nothing_is_no_help(signature):
+    stub = block(f"def {signature}:\n    return 0")
+    assert score("coop_code", "helper", stub) == 3.0
+    assert "aux makes nothing of what it is given" in reasons("coop_code", "helper", stub)
+
+
 def test_an_assertion_that_names_the_function_does_not_yet_call_it():
     named = block("assert (prime_gaps, 1)[1] == 1\nassert prime_gaps == 2")
     assert "0 of 2 assertions call prime_gaps" in reasons("code", "tester", named)
@@ -93,11 +110,26 @@ def test_a_helper(prompt_style):
 
 
 @PROMPT_STYLES
+def test_nobody_is_paid_for_the_other_ones_part(prompt_style):
+    only_aux = block("def aux(n):\n    return n")
+    failed = Outcome(False, {"tests_passed": 0.0})
+    assert score("coop_code", "main", only_aux, prompt_style, outcome=failed) == 2.0
+    assert score("coop_code", "helper", WITH_AUX, prompt_style) == 2.0
+    assert "does not define aux" in reasons("coop_code", "helper", FUNCTION, prompt_style)
+
+
+@PROMPT_STYLES
 def test_a_tester(prompt_style):
     four = "\n".join(f"assert prime_gaps({n}) == [{n}]" for n in range(4))
     tries = [four, "assert prime_gaps(3) == [1]", "assert prime_gaps(3) == prime_gaps(3)", "assert 1 + 1 == 3", "x = 1"]
     assert falling([score("code", "tester", block(text), prompt_style) for text in tries])
     assert score("code", "tester", block(four), prompt_style) == 10.0
+
+
+def test_tests_that_no_program_passes_are_none():
+    torn = block("\n".join(f"assert prime_gaps(3) == [{n}]" for n in range(4)))
+    assert score("code", "tester", torn) == 4.0
+    assert "asks for two results of one call: prime_gaps(3)" in reasons("code", "tester", torn)
 
 
 def test_the_outcome_counts_where_it_is_given():

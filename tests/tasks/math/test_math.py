@@ -72,6 +72,8 @@ RIGHT = [
             r"7\text{ m2}",
             r"7\text{ m/s^2}",
             r"7\mathrm{~m}^2",
+            r"7\text{ m}^{2}",
+            r"7\text{ red and blue marbles}",
             r"7 \checkmark",
             r"\text{7}",
         )
@@ -161,6 +163,17 @@ WRONG = [
     *(
         ("7", rf"\boxed{{7{said}}}")
         for said in (r"\text{5}", r"\mathbf{5}", r"\text{, maybe 5}", r" \textbf{ -5}", r"\mathrm{.5}", r" \text{ (5)}")
+    ),
+    *(
+        ("7", rf"\boxed{{7{said}}}")
+        for said in (
+            r"\text{ hours }20\text{ minutes}",
+            r"\,\mathrm{h}\,20\,\mathrm{min}",
+            r"\text{ apples and }(3)\text{ pears}",
+            r"\text{ and }\frac{1}{2}",
+            " and a half",
+            r"\text{ dollars and fifty cents}",
+        )
     ),
     ("5", r"\boxed{7 \boxed{5}}"),
     *(("7", rf"\boxed{{The answer is {said}}}") for said in ("not 7", "7x", "5 or 7", r"5 \iff 7", "-7", "7 and 5")),
