@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # coachrl.types imports what imports this module
@@ -16,7 +17,7 @@ _CODE_BLOCK = re.compile(r"```(?:python|py)[^\S\n]*\n(.*?)```", re.DOTALL | re.I
 _ANY_BLOCK = re.compile(r"```[\w+-]*[^\S\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _SHOWN_CHARS = 2000  # of each stream of an execution
 _LISTED = 24  # names in one list
-_FILE_CHARS = 40  # of the name of a file in a list
+_FILES_CHARS = 1000  # of names of files in a list
 # Pieces of text, some 5 to 20 % more than a byte-pair tokenizer makes of English, code and mathematics.
 _PIECE = re.compile(r"\s?(?:[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9])|\s{1,16}")
 
@@ -227,10 +228,18 @@ def listed(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
-def listed_files(names: Sequence[str]) -> str:
-    """The same of files that agents wrote, whose names are theirs to choose: long ones are cut, so that no list of them
-    fills another agent's prompt."""
-    return listed([name if len(name) <= _FILE_CHARS else f"{name[:_FILE_CHARS]}..." for name in names])
+def listed_files(names: Sequence[str], owed: Collection[str] = ()) -> str:
+    """The same of files that agents wrote, whose names are theirs to choose: those of `owed` come before others, of
+    which as many are shown as take _FILES_CHARS, so that no list fills another agent's prompt or hides what it needs.
+    """
+    first = sorted(names, key=lambda name: name not in owed)
+    chars = itertools.accumulate(0 if name in owed else len(name) for name in first)
+    shown = {name for name, taken in zip(first, chars, strict=True) if taken <= _FILES_CHARS}
+    shown.intersection_update(first[:_LISTED])
+    left_out = len(names) - len(shown)
+    return (", ".join(name for name in names if name in shown) or "none") + (
+        f" and {left_out} more" if left_out else ""
+    )
 
 
 def estimated_tokens(text: str) -> int:

@@ -28,7 +28,6 @@ from coachrl.text import brief, holds_password, nearest, one_line
 _CHOOSE = ("name", "source")  # keys of a section that say which other keys it has
 Below = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 S = TypeVar("S", bound=Section)
-_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # five times as fast, where PyYAML was built with it
 
 
 def load_config(
@@ -154,7 +153,7 @@ def _concerns(place: tuple[str, ...], keys: Iterable[tuple[str, ...]]) -> bool:
 
 def dump_config(config: RunConfig) -> str:
     """YAML that `load_config` reads back to an equal configuration."""
-    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def kept_config(config: RunConfig) -> str:

@@ -119,7 +119,7 @@ class DSBench(Pipeline):
 async def _act(agent: Agent, known: Mapping[str, str], workspace: Workspace) -> AgentTrajectory:
     role, files = agent.role, await workspace.files()
     now = {
-        "files": listed_files(files),
+        "files": listed_files(files, (*role.required_files, *role.needed_files)),
         "missing": listed([name for name in role.needed_files if name not in files]),
         "required": listed(role.required_files),
     }

@@ -66,7 +66,7 @@ class Cgroups:
                 continue
             try:
                 (made.folder / "cgroup.subtree_control").write_text("+memory")
-                # Never reached before a program reaches its own: else the kernel might end another one for it.
+                # Hardly ever reached before a program reaches its own: else the kernel might end another one for it.
                 _bound(made.folder, concurrency * _program_mb(limits) + files_mb)
             except OSError as error:
                 logger.debug("no limit on memory for cgroups below %s: %s", parent, error)

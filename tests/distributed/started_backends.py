@@ -20,7 +20,14 @@ def starter(model):
     started = []
 
     def make(
-        *policies, model=model, trainable=None, loss="ppo", keep_reference=False, wait_for_gpus=False, workers=1, **given
+        *policies,
+        model=model,
+        trainable=None,
+        loss="ppo",
+        keep_reference=False,
+        wait_for_gpus=False,
+        workers=1,
+        **given,
     ):
         settings = {
             "learning_rate": 1e-2,

@@ -182,10 +182,15 @@ def _unfit_outputs(request: CoachRequest) -> list[Rule]:
 
 
 def _others_outputs(request: CoachRequest) -> list[Rule]:
-    """The agent that saves what a later one owes pays: that one would be paid for nothing, or fail on it."""
-    later = list(dropwhile(lambda role: role.name != request.role.name, request.team))[1:]
-    new = {*request.action.files_after}.difference(request.action.files_before, request.role.required_files)
-    taken = [f"{name} (owed by {role.name})" for role in later for name in role.required_files if name in new]
+    """The agent that saves what a later one owes pays: that one would be paid for nothing, or fail on it. Later is who
+    is declared after it and has not acted yet."""
+    role, execution = request.role, request.action.execution
+    acted = {action.role for action in request.previous}
+    after = list(dropwhile(lambda other: other.name != role.name, request.team))[1:]
+    new = set(execution.files_written if execution is not None else ())
+    new -= {*request.action.files_before, *role.required_files, *role.needed_files}
+    owed = [(name, other) for other in after if other.name not in acted for name in other.required_files]
+    taken = [f"{name} (owed by {other.name})" for name, other in owed if name in new]
     return [Cap(FILE_CAPS.of_situation("unfit_files"), f"saved in another's place {', '.join(taken)}")] if taken else []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, all_or_none, checked, cut, nothing_written
@@ -13,8 +14,10 @@ from coachrl.tasks.code.examples import asserted_in, examples_in, restates
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import SuiteError, parse_suite
 from coachrl.text import visible, written_code
+from coachrl.types import Role
 
 _FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
+_AUX = re.compile(rf"\b{AUX}\b")
 _ENOUGH_TESTS = 4
 _NO_CODE_CAP = 2.0
 _CONTRARY_CAP = 4.0
@@ -26,8 +29,7 @@ def is_programming(request: CoachRequest) -> bool:
 
 
 def program_rules(request: CoachRequest) -> list[Rule]:
-    """A reply that is code: which of the three it is follows from the prompt of its role. Of two whose prompts speak of
-    `aux`, the one that is declared last calls it, whatever either of them wrote."""
+    """A reply that is code: which of the three it is follows from the prompt of its role, whatever it wrote."""
     truth, text = request.task.ground_truth, visible(request.action.text)
     if not isinstance(truth, CodeTruth):
         raise TypeError(f"task {request.task.id} is no programming task")
@@ -41,9 +43,14 @@ def program_rules(request: CoachRequest) -> list[Rule]:
     prompt = request.role.prompt.body
     if "assert" in prompt:
         return rules + _tests(request, code, truth.entry_point) + _right_tests(request, code)
-    if AUX in prompt and not request.is_last_role:
-        return rules + _helper(code, request.task.prompt)
-    return rules + _function(request, code, truth.entry_point, uses_aux=AUX in prompt)
+    if request.role.name in (parts := _parts_of_one_program(request.team))[:-1]:
+        return rules + _helper(code)
+    return rules + _function(request, code, truth.entry_point, uses_aux=request.role.name in parts)
+
+
+def _parts_of_one_program(team: Sequence[Role]) -> list[str]:
+    """The roles that write `aux`, and at last the one that calls it: as they are declared."""
+    return [role.name for role in team if _AUX.search(role.prompt.body) and "assert" not in role.prompt.body]
 
 
 def _block(text: str) -> RubricPoints:
@@ -66,20 +73,21 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
         rules.append(RubricPoints(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
         if share < 1 or (request.action.reward is None and not outcome.success):
             rules.append(Cap(3.0 + 3 * share, "the program fails some tests"))
-    elif _is_stub(code, entry_point, request.task.prompt):  # the tests tell better, where they are known
+    elif _is_stub(
+        code, entry_point, f"{entry_point}()" in request.task.prompt
+    ):  # the tests tell better, where they are known
         rules.append(Cap(_STUB_CAP, f"{entry_point} makes nothing of what it is given"))
     return rules
 
 
-def _is_stub(code: str, name: str, problem: str) -> bool:
-    """Whether the function names none of its parameters, as `pass` and a constant do, or takes none where the problem
-    does not call it so."""
+def _is_stub(code: str, name: str, may_take_none: bool) -> bool:
+    """Whether the function names none of its parameters, as `pass` and a constant do, or takes none where it is to."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     named = [node for node in ast.parse(code).body if isinstance(node, functions) and node.name == name]
     nodes = [node for function in named[-1:] for node in ast.walk(function)]
     parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return bool(named) and parameters.isdisjoint(used) and (bool(parameters) or f"{name}()" not in problem)
+    return bool(named) and parameters.isdisjoint(used) and (bool(parameters) or not may_take_none)
 
 
 def _cooperation(code: str, entry_point: str) -> list[Rule]:
@@ -95,9 +103,10 @@ def _cooperation(code: str, entry_point: str) -> list[Rule]:
     ]
 
 
-def _helper(code: str, problem: str) -> list[Rule]:
+def _helper(code: str) -> list[Rule]:
     if defines(code, AUX, needs_return=True):
-        caps = [Cap(_STUB_CAP, f"{AUX} makes nothing of what it is given")] if _is_stub(code, AUX, problem) else []
+        is_stub = _is_stub(code, AUX, may_take_none=True)  # it may hold a table
+        caps = [Cap(_STUB_CAP, f"{AUX} makes nothing of what it is given")] if is_stub else []
         return [RubricPoints(5, 5, "defines aux, which returns something"), *caps]
     if defines(code, AUX):
         return [RubricPoints(2, 5, "defines aux, which returns nothing")]
@@ -139,10 +148,11 @@ def _right_tests(request: CoachRequest, code: str) -> list[Rule]:
     given, asserted = examples_in(request.task.prompt), asserted_in(code)
     wrong = [call for call, value in asserted if call in given and given[call] != value]
     rules: list[Rule] = [Cap(_CONTRARY_CAP, f"contradicts the task's own example: {wrong[0][:80]}")] if wrong else []
-    last = dict(asserted)
-    if torn := [call for call, value in asserted if last[call] != value]:
-        rules.append(Cap(_CONTRARY_CAP, f"asks for two results of one call: {torn[0][:80]}"))
     passed, right = checked(request, "passed"), checked(request, "right")
+    last = dict(asserted)
+    torn = [call for call, value in asserted if last[call] != value]
+    if torn and passed != 1:
+        rules.append(Cap(_CONTRARY_CAP, f"asks for two results of one call: {torn[0][:80]}"))
     if request.outcome is None or passed is None or right is None:
         return rules
     rules.append(RubricPoints(round(4 * right, 2), 4, f"a right program alone passes {right:.0%} of the tests"))

@@ -370,12 +370,13 @@ class Agent:
         if action.tool_calls:
             observation = "\n".join(part for part in (observation, results_of(action.tool_calls)) if part)
             brief = "\n".join(part for part in (brief, results_of(action.tool_calls)) if part)
+        owed = (*self.role.required_files, *self.role.needed_files)
         missing = [name for name in self.role.required_files if name not in action.files_after]
         values = {
             "observation": observation,
             "brief": brief,
             "missing": listed(missing),
-            "files": listed_files(action.files_after),
+            "files": listed_files(action.files_after, owed),
             "turns_left": str(turns_left),
         }
         return self.role.feedback.render(**{name: values[name] for name in self.role.feedback.fields})

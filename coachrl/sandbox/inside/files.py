@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 MAX_DEPTH = 16
 MAX_NAME_CHARS = 255
 MAX_LISTED_BYTES = 48 * 1024 * 1024  # of all names as JSON: an answer that holds them all is short enough to be taken
-MAX_REPORTED_BYTES = 256 * 1024  # of names in one report of them, which a run keeps with each action
+MAX_REPORTED_BYTES = 512 * 1024  # of names in one report of them, which a run keeps with each action
 _PATH_MAX = 4096  # bytes, with the one that ends it
 _CHUNK_BYTES = 1024 * 1024
 Stamp = tuple[int, int, int, int]
@@ -64,7 +64,7 @@ def changed(before: dict[str, Stamp], after: dict[str, Stamp]) -> list[str]:
 def reported(names: Iterable[str]) -> list[str]:
     """`names`, sorted; of those that take more than MAX_REPORTED_BYTES as JSON, the shortest. Those that a team works
     with are short: no number of long ones hides them, or makes each action's record megabytes long."""
-    shortest = sorted(names, key=lambda name: (len(name), name))
+    shortest = sorted(names, key=lambda name: (_json_bytes(name), name))
     sizes = itertools.accumulate(map(_json_bytes, shortest))
     return sorted(name for name, size in zip(shortest, sizes, strict=True) if size <= MAX_REPORTED_BYTES)
 

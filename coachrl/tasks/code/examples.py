@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
+
+_UNREAD = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 
 
-def examples_in(prompt: str) -> dict[str, str]:
-    """Call -> value, each in Python's own spelling: doctests with the value on the line below."""
-    return dict(_equations(">>> ", prompt))
+def examples_in(prompt: str) -> dict[str, Any]:
+    """Call, in Python's own spelling -> value: doctests with the value on the line below."""
+    found = {}
+    for line, below in pairwise([*prompt.splitlines(), ""]):
+        if line.strip().startswith(">>> "):
+            with contextlib.suppress(*_UNREAD):
+                call = ast.unparse(ast.parse(line.strip().removeprefix(">>> "), mode="eval"))
+                found[call] = ast.literal_eval(below.strip())
+    return found
 
 
-def asserted_in(code: str) -> list[tuple[str, str]]:
-    """(call, value) in the same spelling, of the lines `assert f(1) == 2`."""
-    return list(_equations("assert ", code))
+def asserted_in(code: str) -> list[tuple[str, Any]]:
+    """(call, value) of each `assert f(1) == 2` in a program that can be parsed. Calls whose arguments are not written
+    out are left out: they may ask for something else wherever they stand."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Assert(test=ast.Compare(left=ast.Call() as call, ops=[ast.Eq()], comparators=[value])):
+                with contextlib.suppress(*_UNREAD):
+                    for argument in (*call.args, *(word.value for word in call.keywords)):
+                        ast.literal_eval(argument)
+                    found.append((ast.unparse(call), ast.literal_eval(value)))
+    return found
 
 
-def restates(assertion: str, examples: Mapping[str, str]) -> bool:
+def restates(assertion: str, examples: Mapping[str, Any]) -> bool:
     """Whether an assertion asks about calls of the task's examples and no others: it tests what all have been told."""
     names = {call.partition("(")[0] for call in examples}
     calls = [node for node in ast.walk(ast.parse(assertion, mode="eval")) if isinstance(node, ast.Call)]
     asked = {ast.unparse(call) for call in calls if isinstance(call.func, ast.Name) and call.func.id in names}
     return bool(asked) and asked <= examples.keys()
-
-
-def _equations(mark: str, text: str) -> Iterator[tuple[str, str]]:
-    lines = [*text.splitlines(), ""]
-    for line, below in pairwise(lines):
-        if line.strip().startswith(mark):
-            expression = line.strip().removeprefix(mark)
-            call, _, value = expression.rpartition(" == ") if mark == "assert " else (expression, "", below.strip())
-            with contextlib.suppress(SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
-                yield ast.unparse(ast.parse(call, mode="eval")), repr(ast.literal_eval(value))

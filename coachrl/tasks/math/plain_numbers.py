@@ -36,15 +36,23 @@ _MULTIPLIERS = {
 } | {"halves": Fraction(1, 2)}
 _MARKED_WORDS = re.compile(r"\\(?:text|mathrm|textbf|textit)\{([^{}]*)\}")
 _NO_UNITS = frozenset({"plus", "minus", "times", "over", "point", "squared", "cubed", "factorial"})
+_UNIT_WITH_PARTS = (
+    r"(?:days?|weeks?|years?|h|hrs?|hours?|min|mins|minutes?|ft|feet|foot|yards?|lbs?|pounds?|km|m|kg|dollars?)"
+)
+_NUMBER_WORD = (
+    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty)"
+)
 _LEFT_OPEN = re.compile(
     r"(?i)\b(?:n?or|not|n?either)\b|\\(?:neq?|not|lor|vee|leq?|geq?|[lg]t)(?![A-Za-z])|[≠<>≤≥]|(?<=\d)\s?_|(?<!\\)\$.*(?<!\\)\$"
     r"|(?<=[\d}])\s?\.(?:\s|~|\\[ ,;!])+[-+−]?[\d.]|\.\d*\\(?:overline|bar|dot)(?![A-Za-z])"
     r"|(?:[-+−*/^=×·÷]|\\(?:cdot|times|div|pm|mp))\Z"
     r"|(?<=[\d}])(?:\s|~|\\[ ,;!])*\\(?:boxed|fbox|(?:text|math)[a-z]*\{(?:[^{}]*[^{}A-Za-z^_\d./])?[-+−]?[\d.]*\d)"
     # "3 h 20 min", "7 and a half": what follows the words belongs to the value.
-    r"|(?<=[\d}])(?:\s|~|\\[ ,;!])*\\(?:text|math|mbox)[a-z]*\{[^{}]*\}"
-    r"(?:[\s~({]|\\[ ,;!]|\\left)*[-+−]?(?:\.?\d|\\[dt]?frac|\\sqrt)"
-    r"|\band (?:an? )?(?:half|third|quarter|one|two|three|four|five|six|seven|eight|nine|ten|[a-z]+teen|[a-z]+ty)\b"
+    rf"|(?<=[\d}}])(?:\s|~|\\[ ,;!])*\\(?:text|math|mbox)[a-z]*"
+    rf"\{{(?:[^{{}}]*\b(?:and|plus)|[\s~]*{_UNIT_WITH_PARTS})[\s~]*\}}"
+    r"(?:[\s~(]|\\[ ,;!]|\\left)*[-+−]?(?:\.?\d|\\[dt]?frac\s*\{?\d|\\sqrt)"
+    rf"|\band (?:an? (?:half|third|quarter)\b|{_NUMBER_WORD}(?=\x20[a-z]|\Z))"
 )
 _PERCENT_SIGN = r"(?:\\?%|per\x20?cent|pct)"
 _PERCENT = re.compile(
@@ -112,9 +120,9 @@ def without_lead(answer: str) -> str:
 
 def is_left_open(answer: str) -> bool:
     """Whether an answer names several values, a bound or a number of another base, says what the value is not, breaks
-    off behind an operator, goes on in a smaller unit ("3 h 20 min"), or holds signs that nobody reads ("5\u00bd"),
-    where one number is asked for. math-verify reads past such signs, and takes one value of several formulas
-    ("8$, or $7") or sentences ("6. 5").
+    off behind an operator, goes on in a smaller unit (`3\\text{ h }20\\text{ min}`), or holds signs that nobody reads
+    ("5\u00bd"), where one number is asked for. math-verify reads past such signs, and takes one value of several
+    formulas ("8$, or $7") or sentences ("6. 5").
     """
     return _LEFT_OPEN.search(answer.strip("$ ")) is not None or _holds_unread(answer)
 

@@ -345,10 +345,15 @@ def test_measured_quality_holds_a_score_from_its_bounds_on(metric: str) -> None:
     assert found == errors
 
 
+WROTE_ALL = replace(OK, files_written=(*FEATURES, "model.pkl"))
+
+
 def test_what_a_later_agent_owes_is_not_for_an_earlier_one_to_save():
-    saved = coded("engineer", "save_all()", OK, after=(*FEATURES, "model.pkl"))
+    saved = coded("engineer", "save_all()", WROTE_ALL, after=(*FEATURES, "model.pkl"))
     given, why = scored(saved)
     assert given == 4 and "saved in another's place model.pkl (owed by modeler)" in why
     assert scored(replace(saved, files_before=("model.pkl",)))[0] == 8.5
-    makes_up_for_it = coded("modeler", "save_all(); model.fit()", OK, after=(*FEATURES, "model.pkl"))
+    assert scored(saved, coded("modeler", "pass", OK))[0] == 8.5, "who has acted already owes it no more"
+    assert scored(replace(saved, execution=OK))[0] == 8.5, "another one saved it meanwhile"
+    makes_up_for_it = coded("modeler", "save_all(); model.fit()", WROTE_ALL, after=(*FEATURES, "model.pkl"))
     assert "in another's place" not in scored(makes_up_for_it)[1]

@@ -78,11 +78,12 @@ def test_a_function_that_is_called_without_arguments_needs_none():
     assert score("code", "coder", block("def prime_gaps(): return [1]"), task=task) == 10.0
 
 
-@pytest.mark.parametrize("signature", ["aux(n)", "aux()", "aux(*all)"])
+@pytest.mark.parametrize("signature", ["aux(n)", "aux(*all)"])
 def test_a_helper_that_looks_at_nothing_is_no_help(signature):
     stub = block(f"def {signature}:\n    return 0")
     assert score("coop_code", "helper", stub) == 3.0
     assert "aux makes nothing of what it is given" in reasons("coop_code", "helper", stub)
+    assert score("coop_code", "helper", block("def aux():\n    return {'I': 1, 'V': 5}")) == 10.0, "it may hold a table"
 
 
 def test_an_assertion_that_names_the_function_does_not_yet_call_it():
@@ -118,6 +119,16 @@ def test_nobody_is_paid_for_the_other_ones_part(prompt_style):
     assert "does not define aux" in reasons("coop_code", "helper", FUNCTION, prompt_style)
 
 
+def test_a_tester_behind_the_main_agent_and_words_like_aux_make_nobody_a_helper():
+    [tester] = [role for role in ask("code", "tester", "").team if role.name == "tester"]
+    main = ask("coop_code", "main", WITH_AUX)
+    watched = replace(main, team=(*main.team, tester), is_last_role=False)
+    assert total(rubric(watched)) == total(rubric(main))
+    coder = ask("code", "coder", FUNCTION)
+    wordy = replace(coder.role, prompt=replace(coder.role.prompt, body=coder.role.prompt.body + "auxiliary functions"))
+    assert total(rubric(replace(coder, role=wordy, team=(wordy, tester)))) == total(rubric(coder))
+
+
 @PROMPT_STYLES
 def test_a_tester(prompt_style):
     four = "\n".join(f"assert prime_gaps({n}) == [{n}]" for n in range(4))
@@ -130,6 +141,20 @@ def test_tests_that_no_program_passes_are_none():
     torn = block("\n".join(f"assert prime_gaps(3) == [{n}]" for n in range(4)))
     assert score("code", "tester", torn) == 4.0
     assert "asks for two results of one call: prime_gaps(3)" in reasons("code", "tester", torn)
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "limit = 3\nassert prime_gaps(limit) == [1]\nlimit = 5\nassert prime_gaps(limit) == [1, 2]",
+        "found = prime_gaps(3)\nassert found == [1]\nfound = prime_gaps(5)\nassert found == [1, 2]",
+        "assert prime_gaps(3) == [1], 'small'\nassert prime_gaps(3) == [1], 'again'",
+        "assert prime_gaps(3) == [1]\nassert prime_gaps(3) == [1.0]",
+        "assert prime_gaps(13) == [1, 2, 2, 4, 2], 'the example'\nassert prime_gaps(3) == [1]",
+    ],
+)
+def test_tests_that_agree_contradict_nothing(tests):
+    assert "at most 4" not in reasons("code", "tester", block(tests))
 
 
 def test_the_outcome_counts_where_it_is_given():

@@ -74,6 +74,12 @@ RIGHT = [
             r"7\mathrm{~m}^2",
             r"7\text{ m}^{2}",
             r"7\text{ red and blue marbles}",
+            r"7\text{ old and rusty cars}",
+            r"7\text{ second and third graders}",
+            r"7\text{ one- and two-digit numbers}",
+            r"7\text{ whole and half pizzas}",
+            r"7\text{ kg}\frac{\text{m}}{\text{s}^2}",
+            r"7\text{ }\frac{\text{m}}{\text{s}}",
             r"7 \checkmark",
             r"\text{7}",
         )
