@@ -73,9 +73,8 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
         rules.append(RubricPoints(round(4 * share, 2), 4, f"the program passes {share:.0%} of the tests"))
         if share < 1 or (request.action.reward is None and not outcome.success):
             rules.append(Cap(3.0 + 3 * share, "the program fails some tests"))
-    elif _is_stub(
-        code, entry_point, f"{entry_point}()" in request.task.prompt
-    ):  # the tests tell better, where they are known
+    # The tests tell better, where they are known.
+    elif _is_stub(code, entry_point, f"{entry_point}()" in request.task.prompt):
         rules.append(Cap(_STUB_CAP, f"{entry_point} makes nothing of what it is given"))
     return rules
 
