@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coachrl.config import RunConfig, flat_settings, resumable_settings, with_absolute_paths
+from coachrl.config import RunConfig, dump_config, flat_settings, resumable_settings, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.jsonl import write_aside
-from coachrl.parsing import read_json
+from coachrl.parsing import parse_yaml, read_json
 from coachrl.runs.folder import Run
 from coachrl.runs.records import role_as_kept, role_record
 from coachrl.text import counted, one_line
@@ -69,7 +69,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     is known by its weights."""
     return {
         key: value.rpartition("/")[2] if isinstance(value, str) and value.startswith("/") else value
-        for key, value in _flat(with_absolute_paths(config).model_dump(mode="json")).items()
+        for key, value in _flat(parse_yaml(dump_config(with_absolute_paths(config)), "settings")).items()
         if not _MAY_DIFFER.fullmatch(key)
     }
 
