@@ -224,8 +224,7 @@ def clip_middle(text: str, limit: int = _SHOWN_CHARS) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Names for a prompt, separated by commas: "none", or the first ones and how many more there are."""
-    shown = ", ".join(names[:_LISTED]) or "none"
-    return shown + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+    return _and_more(names[:_LISTED], len(names))
 
 
 def listed_files(names: Sequence[str], owed: Collection[str] = ()) -> str:
@@ -236,10 +235,11 @@ def listed_files(names: Sequence[str], owed: Collection[str] = ()) -> str:
     chars = itertools.accumulate(0 if name in owed else len(name) for name in first)
     shown = {name for name, taken in zip(first, chars, strict=True) if taken <= _FILES_CHARS}
     shown.intersection_update(first[:_LISTED])
-    left_out = len(names) - len(shown)
-    return (", ".join(name for name in names if name in shown) or "none") + (
-        f" and {left_out} more" if left_out else ""
-    )
+    return _and_more([name for name in names if name in shown], len(names))
+
+
+def _and_more(shown: Sequence[str], of: int) -> str:
+    return (", ".join(shown) or "none") + (f" and {of - len(shown)} more" if of > len(shown) else "")
 
 
 def estimated_tokens(text: str) -> int:

@@ -80,7 +80,7 @@ def _function(request: CoachRequest, code: str, entry_point: str, uses_aux: bool
 
 
 def _is_stub(code: str, name: str, may_take_none: bool) -> bool:
-    """Whether the function names none of its parameters, as `pass` and a constant do, or takes none where it is to."""
+    """Whether the function names none of its parameters, as `pass` and a constant do, or takes none and may not."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     named = [node for node in ast.parse(code).body if isinstance(node, functions) and node.name == name]
     nodes = [node for function in named[-1:] for node in ast.walk(function)]

@@ -13,9 +13,9 @@ cap. Six rubrics, by what the role is:
     0-1         no code
     caps: 3 for ending the part without a file that a later agent needs (or the final deliverable), unless its own
     inputs were missing or unfit, and for a model.pkl in which nothing predicts; 4 for features that hold text or gaps,
-    or whose rows or columns differ, for a model on which nothing was fitted, and for saving what a later agent owes;
-    2 for saying that a file is missing which is there, and saving nothing; 1 for the same failing code again; for the
-    last agent its outcome: failed submission 3,
+    or whose rows or columns differ, for a model on which nothing was fitted, and for saving what a later agent
+    owes; 2 for saying that a file is missing which is there, and saving nothing; 1 for the same failing code again; for
+    the last agent its outcome: failed submission 3,
     ROC-AUC (or accuracy) >= 0.85: 9, >= 0.75: 8, >= 0.65: 6, >= 0.55: 4, else 3;
     RMSE < 10 % of the range of the targets: 9, < 25: 8, <= 50: 6, else 4
 
@@ -39,9 +39,10 @@ episode, as in a debate): as a draft, and one boxed answer 2; cap: no box 3.
 function: defined 3, works with `aux` where that is asked for 2, share of tests passed 4 where the outcome is given; a
 helper: `aux` with a return 5; tests: call the function 2, state a value 2, four of them 1, where the outcome is given
 share of them that the reference solution alone passes 4; caps: not Python, or not what was asked for 2, tests that
-never call the function 3, `aux`, and where no outcome is given a function, that uses no argument 3, tests that
-contradict the task's examples or each other, only repeat the examples, or fail the reference solution 4, tests that a
-wrong program passes 4 to 10 by their share, cut 4, failed 3 to 6 by the share of tests passed.
+never call the function 3, an `aux` that uses none of its arguments 3, where no outcome is given a function that does
+so, or takes none and may not, 3, tests that contradict the task's examples or each other, only repeat the examples, or
+fail the reference solution 4, tests that a wrong program passes 4 to 10 by their share, cut 4, failed 3 to 6 by the
+share of tests passed.
 
 The outcome counts for an action where `request.outcome` is given: the last agent's (MAPPA), or everyone's, when each
 agent's own result is compared with a reference answer that is one number (right 1 more, wrong at most 4, faithful to a
