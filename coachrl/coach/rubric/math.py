@@ -190,7 +190,9 @@ def _without_code(request: CoachRequest) -> list[Rule]:
         return [RubricPoints(0, 10, "empty reply")]
     if printed is None:
         reason = "gave up after its code failed" if own else "no closed code block, so nothing was run"
-        return [RubricPoints(2 if numbers_in(text) else 1, 10, reason), *cut(request)]
+        if not numbers_in(text):
+            return [RubricPoints(1, 10, f"{reason}; names no number"), *cut(request)]
+        return [RubricPoints(2, 10, reason), *cut(request)]
     result = last_number(printed)
     rules: list[Rule] = [*_length(request), RubricPoints(2, 2, "closed its part after code that ran")]
     if result is not None:

@@ -253,6 +253,8 @@ def test_giving_up_is_told_from_never_having_begun() -> None:
     said = make_action("executor", "It is 12.", index=1, turn=1)
     for previous, words in (((), "no closed code block"), ((coded("executor", "x", Execution("error")),), "gave up")):
         assert found(code_rules(request_for(said, previous)), words) == (2, 10)
+    mute = make_action("executor", "No idea.", index=1)
+    assert found(code_rules(request_for(mute)), "no closed code block, so nothing was run; names no number") == (1, 10)
 
 
 @pytest.mark.parametrize(
