@@ -22,7 +22,7 @@ import pytest
 from coachrl.config import SandboxConfig
 from coachrl.doctor.sandbox import CALLS
 from coachrl.sandbox.base import limits_of
-from coachrl.sandbox.inside import jail, memory_in_use
+from coachrl.sandbox.inside import jail, memory_in_use, supervisor
 from coachrl.sandbox.inside.supervisor import Cancelled, Report, watch
 
 LIMITS = limits_of(SandboxConfig(timeout_s=60.0, output_kb=1))
@@ -91,6 +91,28 @@ def test_a_program_that_ended_while_its_supervisor_was_stopped_has_hit_no_limit(
 
     monkeypatch.setattr(selectors, "DefaultSelector", Stopped)
     assert room.watch(replace(LIMITS, timeout_s=0.5)) == ""
+
+
+def test_time_in_which_everything_was_suspended_is_not_the_programs(room, monkeypatch):
+    class Suspended(selectors.DefaultSelector):
+        """Its first wait lasts past the deadline; the program ends soon after the second has begun, or not at all."""
+
+        waits, ends = 0, True
+
+        def select(self, timeout=None):
+            self.waits += 1
+            if self.waits == 1:
+                time.sleep(0.4)
+            elif self.waits == 3 and self.ends:
+                os.write(room.ended[1], b"exit 0")
+            return super().select(0 if self.waits == 1 else timeout)
+
+    monkeypatch.setattr(selectors, "DefaultSelector", Suspended)
+    monkeypatch.setattr(supervisor, "_STOPPED_S", 0.2)
+    assert room.watch(replace(LIMITS, timeout_s=0.3)) == ""
+    os.read(room.ended[0], 100)
+    monkeypatch.setattr(Suspended, "ends", False)
+    assert room.watch(replace(LIMITS, timeout_s=0.3)) == "timeout"
 
 
 def test_one_byte_too_much_is_too_much_output(room):

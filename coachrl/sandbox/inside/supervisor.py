@@ -30,6 +30,7 @@ from .stillness import Stillness
 from .warm import BEGUN, ProgramFiles, ask, become_program, needs_packages
 
 POLL_S = 0.05
+_STOPPED_S = 2.0  # a wait that ends so late was stopped, and the program with it; rivals for processors delay it less
 _REAP_EVERY_S = 0.01
 
 
@@ -158,7 +159,8 @@ def watch(
     host: socket.socket,
 ) -> None:
     """Read `pipes` (non-blocking file -> where to keep its head) until the file `ended` is ready or a limit is hit,
-    which `report.state` then names. holds_too_much: of memory; asked again and again. Ends nothing. Raises Cancelled
+    which `report.state` then names. holds_too_much: of memory; asked again and again. Ends nothing. While a batch
+    system, a container or a virtual machine is suspended, the clock of the time limit stands still. Raises Cancelled
     when `host` hangs up."""
     deadline = time.monotonic() + limits.timeout_s
     next_look = time.monotonic() + POLL_S
@@ -167,7 +169,12 @@ def watch(
             selector.register(fd, selectors.EVENT_READ)
         while not report.state:
             now = time.monotonic()
-            for key, _ in selector.select(max(0.0, min(next_look, deadline) - now)):
+            wait = max(0.0, min(next_look, deadline) - now)
+            ready = selector.select(wait)
+            late = time.monotonic() - now - wait
+            if late > _STOPPED_S:
+                deadline += late
+            for key, _ in ready:
                 if key.fd == ended:
                     return
                 if key.fd == host.fileno():
