@@ -245,7 +245,7 @@ def streams_of(execution: Execution) -> str:
     return "\n".join(filter(None, (execution.stdout.strip(), execution.stderr.strip()))) or "(no output)"
 
 
-def _files(names: Sequence[str], team: Sequence[Role]) -> str:
+def _files(names: Sequence[str], team: Sequence[Role], window_tokens: int) -> str:
     """File names are the agents' own words too. Those that the team works with come first: whether they are there is
     not to be hidden behind others that are too many, or too long, to be shown."""
     owed = {name for role in team for name in (*role.required_files, *role.needed_files)}
@@ -253,11 +253,11 @@ def _files(names: Sequence[str], team: Sequence[Role]) -> str:
     listed = [repr(name) for name in names[:_MAX_FILES_SHOWN]]
     if len(names) > _MAX_FILES_SHOWN:
         listed.append(f"... and {len(names) - _MAX_FILES_SHOWN} more")
-    return fenced("\n".join(listed), "FILES")
+    return fenced("\n".join(listed), "FILES", window_tokens)
 
 
 def _listed(request: CoachRequest, names: Sequence[str], evidence: EvidenceConfig) -> str:
-    return _files(names, request.team) if evidence.files else _HIDDEN
+    return _files(names, request.team, evidence.window_tokens) if evidence.files else _HIDDEN
 
 
 def _previous(request: CoachRequest, evidence: EvidenceConfig) -> str:
@@ -275,7 +275,7 @@ def _previous_action(action: Action, team: Sequence[Role], evidence: EvidenceCon
         pieces += _what_came_of(action, evidence.previous_tokens, "EARLIER_")
     if action.execution is not None and evidence.files:
         new = tuple(name for name in action.files_after if name not in action.files_before)
-        pieces.append("New files:\n" + _files(new, team) if new else "No new files.")
+        pieces.append("New files:\n" + _files(new, team, evidence.previous_tokens) if new else "No new files.")
     return "\n".join(pieces)
 
 

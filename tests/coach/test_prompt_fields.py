@@ -78,8 +78,8 @@ def test_no_files_are_so_many_that_those_of_the_team_are_not_seen() -> None:
     listed = shown("files_before", request_for(make_action("modeler", "x", before=names))).split("; ")
     assert listed[:3] == ["<FILES 'model.pkl'", "'submission.csv'", "'a000'"] and "102 more" in listed[-1]
     long = (*(f"{letter}{number:02}-" + 30 * "x-" for letter in "az" for number in range(90)), "model.pkl")
-    listed = shown("files_before", request_for(make_action("modeler", "x", before=tuple(sorted(long)))))
-    assert "cut" in listed and "'model.pkl'" in listed
+    cut = shown("files_before", request_for(make_action("modeler", "x", before=tuple(sorted(long)))))
+    assert "tokens cut" in cut and "'model.pkl'" in cut
 
 
 def test_the_error_stands_behind_what_was_printed_and_what_was_called_and_answered_follow() -> None:
@@ -126,7 +126,7 @@ EARLIER = (
 )
 
 
-def previous(earlier: tuple[Action, ...], **evidence: bool) -> str:
+def previous(earlier: tuple[Action, ...], **evidence: int) -> str:
     return shown(
         "previous_agents", request_for(make_action("modeler", "x", index=3), earlier), EvidenceConfig(**evidence)
     )
@@ -143,6 +143,14 @@ def test_earlier_actions_are_told_in_order_with_the_files_that_each_added() -> N
         "engineer, turn 3:; <EARLIER_OUTPUT ```python; y; ```>; "
         "The code ended with state 'ok'.; <EARLIER_TOOL_LOG 8>; No new files.",
     ]
+
+
+def test_names_of_files_keep_to_the_window_of_their_action() -> None:
+    names = tuple(f"{number:03}-" + 40 * "x-" for number in range(100))
+    action = coded("modeler", "x", Execution("ok"), after=names)
+    evidence = EvidenceConfig(window_tokens=200, previous_tokens=100)
+    now, earlier = shown("files_after", request_for(action), evidence), previous((action,), previous_tokens=100)
+    assert now.count("x-") < 200 and earlier.count("x-") < 100
 
 
 def test_what_is_not_to_be_shown_is_left_out_of_earlier_actions_too() -> None:
