@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coachrl.audit.data.imported import import_scores, import_settings
+from coachrl.audit.data.imported import NO_REWARDS_OF_TRL, import_scores, import_settings
 from coachrl.audit.stats.training import score_audit
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl
@@ -53,13 +53,16 @@ def audited(
     scale: the rewards that count as 0 and as 10 of 10, lowest first, for those figures. A reward that is no number, NaN
     as much as None, is a missing score; figures that cannot be made are warned of, and training goes on.
 
-    Raises ConfigError for a scale that is none, and, as it is called, for a column that the data set does not have and
-    for a number of rewards that is not that of the replies.
+    Raises ConfigError for a scale that is none and for a function that is called as another column is, and, as it is
+    called, for a column that the data set does not have and for a number of rewards that is not that of the replies.
     """
     import_settings("trl", (), scale)
     columns = {field: column for field, column in (("task", task), ("category", category)) if column}
     begin = Path(log).stat().st_size if Path(log).is_file() else 0
-    writer = _Writer(Path(log), getattr(reward, "__name__", type(reward).__name__), columns, every, scale, begin)
+    name = getattr(reward, "__name__", type(reward).__name__)
+    if name in NO_REWARDS_OF_TRL:
+        raise ConfigError(f"audited: a column of the log is called '{name}': give the reward function another name")
+    writer = _Writer(Path(log), name, columns, every, scale, begin)
 
     if inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(outcome):
 

@@ -109,9 +109,10 @@ def parse_verdict_by_criteria(reply: str, criteria: Sequence[Criterion]) -> Verd
 
 
 def weighted_mean(scores: Sequence[CriterionScore]) -> float:
-    """The total of what each criterion got, from 0 to 10."""
+    """The total of what each criterion got, from 0 to 10. It is rounded, so that equal totals are equal numbers: eights
+    are not below 8, and where all of a group have one total it has no spread."""
     whole = sum(score.weight for score in scores)
-    return min(HIGHEST_SCORE, sum(score.weight / whole * score.score_0_10 for score in scores))
+    return min(HIGHEST_SCORE, round(sum(score.weight / whole * score.score_0_10 for score in scores), 9))
 
 
 def _judged(criterion: Criterion, stated: Sequence[Statement]) -> CriterionScore:

@@ -7,6 +7,7 @@ can hold the line that would close its own fence; braces in it stay text, since 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,11 @@ _MAX_FILES_SHOWN = 200
 _NONE = "(none)"
 _HIDDEN = "N/A: not shown to you."
 _EVERYTHING = EvidenceConfig()
+# Where a token begins by which chat models tell turns apart: <|im_start|>, <｜User｜> of DeepSeek, [|user|], [INST]. A
+# judge's server takes one that is spelled out in a message for the token.
+_BEGIN_OF_CONTROL = re.compile(
+    r"<(?=[|\uff5c][\w\u2581]{1,40}[|\uff5c]>|(?:start|end)_of_turn>)|\[(?=\|\w{1,40}\|\]|/?(?:INST|SYSTEM_PROMPT)\])"
+)
 
 
 def find_coach_prompt(prompt: Path | None, pipeline: str | None) -> Prompt:
@@ -167,9 +173,11 @@ def _side_by_side(texts: Sequence[str]) -> str:
 
 
 def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens) -> str:
-    """`text` between two lines that it cannot hold itself. Where it is long its middle is cut, and the first of the
-    lines says so too: what says it inside may be the text's own word."""
-    whole, text = text, clip_tokens(text, window_tokens) or _NONE
+    """`text` between two lines that it cannot hold itself, with a blank in each token that would end the message. Where
+    it is long its middle is cut, and the first of the lines says so too: what says it inside may be the text's own
+    word."""
+    whole = _BEGIN_OF_CONTROL.sub(r"\g<0> ", text)
+    text = clip_tokens(whole, window_tokens) or _NONE
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
     while digest in text:
         digest = hashlib.sha256(digest.encode()).hexdigest()[:20]
@@ -220,7 +228,7 @@ def _what_came_of(action: Action, window_tokens: int, prefix: str = "") -> list[
         shown = fenced(streams_of(execution), f"{prefix}TOOL_LOG", window_tokens)
         found.append(f"The code ended with state '{execution.state}'.\n{shown}")
     if action.tool_calls:
-        told = "\n".join(f"{_indented(call.call)}\n=> {_indented(call.result)}" for call in action.tool_calls)
+        told = "\n".join(f"call: {_indented(call.call)}\n=> {_indented(call.result)}" for call in action.tool_calls)
         found.append(f"It called tools:\n{fenced(told, f'{prefix}TOOL_CALLS', window_tokens)}")
     if action.result:
         found.append(f"The environment's answer:\n{fenced(action.result, f'{prefix}ENVIRONMENT', window_tokens)}")
@@ -237,20 +245,19 @@ def streams_of(execution: Execution) -> str:
     return "\n".join(filter(None, (execution.stdout.strip(), execution.stderr.strip()))) or "(no output)"
 
 
-def _files(names: Sequence[str], team: Sequence[Role]) -> str:
-    """File names are the agents' own words too. Where there are too many to list, those that the team works with come
-    first: whether they are there is not to be hidden behind others."""
-    if len(names) > _MAX_FILES_SHOWN:
-        owed = {name for role in team for name in (*role.required_files, *role.needed_files)}
-        names = sorted(names, key=lambda name: name not in owed)
+def _files(names: Sequence[str], team: Sequence[Role], window_tokens: int) -> str:
+    """File names are the agents' own words too. Those that the team works with come first: whether they are there is
+    not to be hidden behind others that are too many, or too long, to be shown."""
+    owed = {name for role in team for name in (*role.required_files, *role.needed_files)}
+    names = sorted(names, key=lambda name: name not in owed)
     listed = [repr(name) for name in names[:_MAX_FILES_SHOWN]]
     if len(names) > _MAX_FILES_SHOWN:
         listed.append(f"... and {len(names) - _MAX_FILES_SHOWN} more")
-    return fenced("\n".join(listed), "FILES")
+    return fenced("\n".join(listed), "FILES", window_tokens)
 
 
 def _listed(request: CoachRequest, names: Sequence[str], evidence: EvidenceConfig) -> str:
-    return _files(names, request.team) if evidence.files else _HIDDEN
+    return _files(names, request.team, evidence.window_tokens) if evidence.files else _HIDDEN
 
 
 def _previous(request: CoachRequest, evidence: EvidenceConfig) -> str:
@@ -268,7 +275,7 @@ def _previous_action(action: Action, team: Sequence[Role], evidence: EvidenceCon
         pieces += _what_came_of(action, evidence.previous_tokens, "EARLIER_")
     if action.execution is not None and evidence.files:
         new = tuple(name for name in action.files_after if name not in action.files_before)
-        pieces.append("New files:\n" + _files(new, team) if new else "No new files.")
+        pieces.append("New files:\n" + _files(new, team, evidence.previous_tokens) if new else "No new files.")
     return "\n".join(pieces)
 
 

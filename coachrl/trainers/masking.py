@@ -13,7 +13,7 @@ import numpy as np
 from coachrl.config import TrainConfig
 from coachrl.text import counted
 from coachrl.trainers.backends.base import Samples
-from coachrl.trainers.samples import TRUNCATED, all_samples, changed, to_samples
+from coachrl.trainers.samples import BROKEN, TRUNCATED, all_samples, changed, to_samples
 from coachrl.types import Episode, Role, TrainSample
 
 Rewards = Mapping[str, float | None]
@@ -21,6 +21,7 @@ Rewards = Mapping[str, float | None]
 
 WHY_LEFT_OUT = {
     "truncated": "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them",
+    BROKEN: "their episodes broke for no fault of the agents; the run's episodes say in infra_error why",
     "blocked": "a file that an earlier agent owed was not there; train.mask_blocked=false trains on them",
     "unscored": "no score of the coach (coach.max_failed_fraction says how many may fail), or None of your own reward",
     "few": "too few for their policy in one step; train.min_actions=1 trains on them",

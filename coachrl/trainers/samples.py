@@ -11,6 +11,7 @@ from coachrl.trainers.backends.base import Samples
 from coachrl.types import Action, Episode, TrainSample
 
 TRUNCATED = "truncated"
+BROKEN = "infrastructure"
 
 
 def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samples:
@@ -18,8 +19,8 @@ def to_samples(episodes: Iterable[Episode], mask_truncated: bool = True) -> Samp
     candidates too.
 
     Actions that must not be trained on keep their place with a mask of zeros and say why in `masked_because`:
-    "infrastructure" (the fault was not the agent's), "truncated" (the reply hit its length limit). What the coach could
-    not score is masked by `coachrl.trainers.masking`.
+    "infrastructure" (its episode broke, and not by the agents' doing), "truncated" (the reply hit its length limit).
+    What the coach could not score is masked by `coachrl.trainers.masking`.
     """
     samples: Samples = {}
     for episode in episodes:
@@ -62,7 +63,11 @@ def changed(sample: TrainSample, **fields: object) -> TrainSample:
 
 
 def _sample(action: Action, episode: Episode, mask_truncated: bool) -> TrainSample:
-    reason = action.infra_error or (TRUNCATED if mask_truncated and action.finish_reason == "length" else None)
+    reason = action.infra_error
+    if reason is None and episode.infra_error is not None:
+        reason = BROKEN
+    if reason is None and mask_truncated and action.finish_reason == "length":
+        reason = TRUNCATED
     length = len(action.response_ids)
     return TrainSample(
         policy=action.policy,

@@ -200,6 +200,7 @@ def test_too_few_tasks_accuse_nobody_and_say_how_many_are_needed(tmp_path):
     assert f"{FEWEST_TASKS} are needed" in said.text and said.value is None
     enough = verdict(audited(write_run(tmp_path, likes_length, name="many", tasks=FEWEST_TASKS)), "length")
     assert enough.grade == "warning" and "prefers more response tokens" in enough.text
+    assert "may be deserved" in enough.text
 
 
 def test_all_scores_equal(tmp_path):

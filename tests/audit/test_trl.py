@@ -40,6 +40,14 @@ def call(reward, step, **more):
     return reward(**{**given, **more})
 
 
+def called(name):
+    def reward(completions, **given):
+        return likes_length(completions)
+
+    reward.__name__ = name
+    return reward
+
+
 def test_the_log_is_what_an_audit_reads_and_the_reward_is_as_it_was(tmp_path):
     log = tmp_path / "logs" / "scores.jsonl"
     judge = audited(likes_length, log, outcome=is_right, category="subject")
@@ -82,6 +90,8 @@ def test_what_cannot_be_logged_is_said_in_one_line(tmp_path):
         call(audited(short, tmp_path / "b.jsonl"), 1)
     with pytest.raises(ConfigError, match="--scale 1: write the lowest and the highest score"):
         audited(likes_length, tmp_path / "c.jsonl", scale="1")
+    with pytest.raises(ConfigError, match="a column of the log is called 'outcome'"):
+        audited(called("outcome"), tmp_path / "a.jsonl", outcome=is_right)
     assert not (tmp_path / "a.jsonl").exists()
 
 

@@ -67,6 +67,16 @@ def test_a_text_that_quotes_the_fence_of_another_is_fenced_anew() -> None:
     assert outside_fences(fenced(inner, "X")) == ["<<<X"]
 
 
+@pytest.mark.parametrize("token", ["<|im_start|>", "<\uff5cUser\uff5c>", "<end_of_turn>", "[/INST]", "[|user|]"])
+def test_no_text_ends_the_message_that_holds_it(token: str) -> None:
+    assert f"so {token[0]} {token[1:]} it is" in fenced(f"so {token} it is", "X")
+
+
+def test_code_that_is_no_such_token_stays_as_it_is() -> None:
+    code = "a <| b |> c; x[INSTANCE] = <s>[|a, b|]</s> <start>"
+    assert f"\n{code}\n" in fenced(code, "X")
+
+
 def test_rendering_is_a_pure_function() -> None:
     prompt = find_coach_prompt(None, "mathchat")
     request = request_for(make_action("solver", "3 * 4"))

@@ -11,12 +11,13 @@ from scripted_server import ScriptedServer, say
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients.ledger import read_ledger
-from coachrl.coach.criteria import criteria_words, parse_criteria, parse_verdict_by_criteria
+from coachrl.coach.criteria import criteria_words, parse_criteria, parse_verdict_by_criteria, weighted_mean
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompt_rendering import find_coach_prompt, load_coach_prompt
 from coachrl.config import CoachConfig, MemberConfig
 from coachrl.errors import CoachError, ConfigError
 from coachrl.runs.records import score_from_record
+from coachrl.types import CriterionScore
 
 CRITERIA = parse_criteria(
     {"criteria": {"right": {"weight": 3, "question": "Right?"}, "clear": {"question": "C?"}}}, "p"
@@ -47,6 +48,15 @@ def test_the_total_is_the_mean_by_weight(reply: str) -> None:
     assert verdict.process_0_10 == pytest.approx((3 * 4 + 8) / 4)
     assert [(one.name, one.weight, one.score_0_10) for one in verdict.criteria] == [("right", 3, 4), ("clear", 1, 8)]
     assert verdict.criteria[1].reason.lower().endswith("reads well.")
+
+
+def test_equal_totals_are_equal_numbers() -> None:
+    def total(*scores: float) -> float:
+        given = zip("abc", (3.0, 2.0, 1.0), scores, strict=True)
+        return weighted_mean([CriterionScore(name, weight, score) for name, weight, score in given])
+
+    assert total(8, 8, 8) == total(9, 8, 5) == total(8, 7, 10) == 8
+    assert total(10, 10, 10) == 10 and total(0, 0, 1) == pytest.approx(1 / 6)
 
 
 @pytest.mark.parametrize(

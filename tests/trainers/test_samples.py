@@ -91,6 +91,11 @@ def test_what_must_not_be_trained_on_keeps_its_place_with_a_mask_of_zeros(
     assert sample.mask_L.tolist() == ([0, 0] if reason else [1, 1])
 
 
+def test_nothing_of_an_episode_that_broke_is_trained_on():
+    sample = only(to_samples([replace(episode(action("e/0")), infra_error="timeout: 9 s")]))
+    assert sample.masked_because == "infrastructure" and not sample.mask_L.any()
+
+
 OWES = (Role("a", "p", ASK, required_files=("x",)), Role("b", "p", ASK, needed_files=("x",), required_files=("y",)))
 
 

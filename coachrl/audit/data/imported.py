@@ -55,7 +55,8 @@ _MOST_TOKENS = 10**6  # of one reply; each takes room in the run folder
 _NAMED_IN_TRL = ("task", "category", "role", "outcome", "tokens")
 _AS_NAMED: Mapping[str, Sequence[str]] = {"trl": _NAMED_IN_TRL, "jsonl": FIELDS}
 """Columns that are taken, under their own names, where they are there."""
-_NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantage", *_NAMED_IN_TRL})
+NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantage", *_NAMED_IN_TRL})
+"""Columns that hold something else than a reward."""
 _IMPORTED = "imported from "  # and the trainer: the pipeline of such episodes
 _UNMEASURED = "the file names no outcome"
 _EDITION = 2  # of what is made of a file: a folder that an earlier one made is not taken for it
@@ -123,7 +124,7 @@ def _columns(settings: ImportSettings, rows: Sequence[Mapping[str, Any]], file: 
     columns = {name: name for name in _AS_NAMED.get(settings.source, ()) if name in row}
     columns |= {**usual, **settings.columns}
     if settings.source == "trl" and "score" not in columns:
-        rewards = [name for name in row if name not in _NO_REWARDS_OF_TRL and not isinstance(row[name], str)]
+        rewards = [name for name in row if name not in NO_REWARDS_OF_TRL and not isinstance(row[name], str)]
         if len(rewards) != 1:
             raise ConfigError(f"{file}: which reward is audited? --column score=NAME, of: {', '.join(rewards)}")
         columns["score"] = rewards[0]

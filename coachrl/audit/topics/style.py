@@ -10,6 +10,7 @@ from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import Estimate
 
 _EQUAL = "at equal role, outcome and exit state"
+_DESERVED = "it may be deserved, where such replies differ in quality: --probe asks again with the style alone changed"
 _TOPICS = {"length": ("tokens",), "style": ("code_share", "markdown", "hedging")}
 _WEIGHT = 0.5
 
@@ -46,7 +47,7 @@ def _effect(effect: StyleEffect, weight: float) -> Effect:
     slope = f"{effect.slope.interval(True)} points for {effect.per}, as far as its 10th and 90th percentiles are apart"
     named = (
         f"prefers {more} {FEATURES[effect.feature][0]} {_EQUAL}: rank correlation "
-        f"{effect.rho.interval(True)}, {slope} ({effect.rho.size})"
+        f"{effect.rho.interval(True)}, {slope} ({effect.rho.size}); {_DESERVED}"
     )
     what = f"rank correlation with {FEATURES[effect.feature][0]}"
     return Effect(what, named, _tested(effect.rho, effect.slope), "correlation", weight=weight)

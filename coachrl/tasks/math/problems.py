@@ -135,13 +135,13 @@ def grade_math(text: str, truth: MathTruth) -> Outcome:
         equal = _own_verdict(truth.grader, answer, truth.answer)
     else:
         equal = any(same_answer(right, answer, truth.in_percent) for right in _right_answers(truth.answer))
-    brief = answer if len(answer) <= 200 else f"{answer[:200]} ..."
+    brief = answer if len(answer) <= 200 else f"{answer[:200]} ..."  # the agent's own words: nothing stands after them
     return Outcome(
         success=equal,
         metrics={"correct": float(equal), "boxed": 1.0},
         reason="" if equal else "wrong answer",
-        summary=f"Reference answer: {reference}. Final answer: {brief}. "
-        f"The final answer is {'correct' if equal else 'not correct'}.",
+        summary=f"Reference answer: {reference}. The final answer is {'correct' if equal else 'not correct'}. "
+        f"It reads: {brief}",
     )
 
 

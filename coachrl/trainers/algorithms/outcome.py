@@ -29,6 +29,6 @@ class Outcome(ReinforcePP):
     reads_reward_source = False
 
     def rewards(self, episode: Episode, scores: Mapping[str, CoachScore], reward: RewardConfig) -> Rewards:
-        """The outcome to every action; none where the episode broke for no fault of the agents."""
-        worth = None if episode.infra_error else HIGHEST_SCORE * float(episode.outcome.success)
+        """The outcome to every action."""
+        worth = HIGHEST_SCORE * float(episode.outcome.success)
         return {action.id: worth for action in episode.all_actions}

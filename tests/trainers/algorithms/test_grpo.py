@@ -83,6 +83,10 @@ def test_tokens_that_are_not_trained_on_do_not_count_in_the_figures_of_importanc
     assert figures == {"clipped": 0.0, "gap": 0.0, "weight": 1.0}, "a weight that is the cap is not cut"
     _, batch = advantages([cut], {"cut": 1.0}, name="grpo", importance_cap=1)
     assert not batch.metrics, "of no token there is no figure"
+    never = np.array([-np.inf], dtype=np.float32)
+    got, _ = advantages([replace(cut, old_logprobs_L=never, trainer_logprobs_L=never)], {"cut": 1.0}, name="grpo",
+                        importance_cap=1)  # fmt: skip
+    assert got["cut"] == 0
 
 
 def test_importance_weights_need_the_trainers_log_probs():

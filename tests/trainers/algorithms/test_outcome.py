@@ -1,7 +1,5 @@
 """Outcome rewards: what an episode came to, for each of its actions."""
 
-from dataclasses import replace
-
 import pytest
 from test_retrospective import episode, scored
 from train_samples import advantages, algorithm, played
@@ -15,11 +13,6 @@ def test_every_action_of_an_episode_gets_10_for_a_success_and_0_for_a_failure():
     won, lost = episode("won", 2), episode("lost", 2, success=False)
     assert OUTCOME.rewards(won, {}, RewardConfig()) == {"won/0": 10.0, "won/1": 10.0}
     assert OUTCOME.rewards(lost, scored(lost, (9, 0), (9, 0)), RewardConfig()) == {"lost/0": 0.0, "lost/1": 0.0}
-
-
-def test_an_episode_that_broke_for_no_fault_of_the_agents_has_no_reward():
-    broken = replace(episode("e", 2), infra_error="infrastructure")
-    assert OUTCOME.rewards(broken, {}, RewardConfig()) == {"e/0": None, "e/1": None}
 
 
 @pytest.mark.parametrize("source", ["coach", "environment"])

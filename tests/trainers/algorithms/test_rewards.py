@@ -46,6 +46,18 @@ def test_scale_multiplies_what_there_is():
     assert action_rewards(source_rewards, [played], scores, RewardConfig(scale=0.5), RNG) == {"e/0": 4.0, "e/1": None}
 
 
+def test_an_episode_that_broke_has_no_reward_whoever_gives_it_and_nobody_is_asked():
+    broken, whole = replace(episode("b", 2), infra_error="timeout: 9 s"), episode("w", 1)
+    asked = []
+
+    def by_outcome(played, scores, config):
+        asked.append(played.id)
+        return {action.id: float(played.outcome.success) for action in played.actions}
+
+    rewards = action_rewards(by_outcome, [broken, whole], {}, RewardConfig(), RNG)
+    assert rewards == {"b/0": None, "b/1": None, "w/0": 1.0} and asked == ["w"]
+
+
 def test_shuffling_keeps_each_roles_rewards_and_what_is_unknown():
     episodes = [episode(str(i), 2) for i in range(6)]
     scores = {}

@@ -34,7 +34,8 @@ def weighed(batch: AdvantageBatch, cap: float) -> AdvantageBatch:
         samples[policy] = []
         for sample in group:
             trainer_L = _trainer_logprobs(sample)
-            gap_L = trainer_L.astype(np.float64) - sample.old_logprobs_L
+            with np.errstate(invalid="ignore"):  # of what is left out, log-probs may be anything
+                gap_L = np.where(sample.mask_L > 0, trainer_L.astype(np.float64) - sample.old_logprobs_L, 0.0)
             advantages_L = (advantages_of(sample) * _weights(gap_L, cap)).astype(np.float32)
             samples[policy].append(replace(sample, advantages_L=advantages_L, old_logprobs_L=trainer_L))
             gaps.append(gap_L[sample.mask_L > 0])

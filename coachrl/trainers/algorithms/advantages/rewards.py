@@ -24,13 +24,18 @@ def action_rewards(
 ) -> dict[str, float | None]:
     """Action id -> reward, or None where there is none to be had: that action is not trained on.
 
-    of_episode: `Algorithm.rewards`. All are multiplied by `scale`. `shuffle` permutes the rewards among the actions of
-    each role: the control that keeps every distribution and removes what the scores know.
+    of_episode: `Algorithm.rewards`. It is not asked about an episode that broke for no fault of the agents: what that
+    came to nobody measured, and of its returns later actions are missing. All are multiplied by `scale`. `shuffle`
+    permutes the rewards among the actions of each role: the control that keeps every distribution and removes what the
+    scores know.
 
     Raises ConfigError where a reward is not finite.
     """
     rewards: dict[str, float | None] = {}
     for episode in episodes:
+        if episode.infra_error is not None:
+            rewards |= dict.fromkeys((action.id for action in episode.all_actions), None)
+            continue
         for action_id, value in of_episode(episode, scores, config).items():
             rewards[action_id] = None if value is None else _finite(value * config.scale, action_id)
     return _shuffled(episodes, rewards, rng) if config.shuffle else rewards
