@@ -239,4 +239,4 @@ def _retry_after_s(error: Any) -> float | None:
     """What the provider asked to wait. LiteLLM keeps the headers in one of two places."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     headers = headers if "retry-after" in headers else getattr(error, "litellm_response_headers", None) or {}
-    return seconds_of_retry_after(str(headers.get("retry-after", "")))
+    return seconds_of_retry_after(str(headers.get("retry-after", "")), str(headers.get("date", "")))

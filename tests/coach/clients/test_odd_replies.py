@@ -4,8 +4,10 @@ import contextlib
 import json
 import logging
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
+from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -331,6 +333,26 @@ async def test_a_model_that_answers_nothing_at_all_is_asked_twice_more_and_has_n
 )
 def test_a_retry_after_is_seconds_or_a_date_of_a_day_at_most(value: str, seconds: float | None) -> None:
     assert seconds_of_retry_after(value) == seconds
+
+
+@pytest.mark.parametrize(
+    ("sent", "seconds"),
+    [
+        ("Wed, 21 Oct 2099 07:27:55 GMT", 5.0),
+        ("Wed, 21 Oct 2099 07:28:05 GMT", 0.0),
+        ("Tue, 20 Oct 2099 07:27:59 GMT", None),
+    ]
+    + [(odd, None) for odd in ("", "soon", "Wed, 21 Oct 2099 07:27:55")],  # then it is 73 years from now
+)
+def test_a_date_to_wait_for_is_of_the_clock_that_dates_the_answer(sent: str, seconds: float | None) -> None:
+    assert seconds_of_retry_after("Wed, 21 Oct 2099 07:28:00 GMT", sent) == seconds
+
+
+@pytest.mark.parametrize("model", [*OPENAI_MODELS, GEMINI])
+async def test_a_clock_that_is_two_hours_ahead_of_ours_loses_no_call(model: str) -> None:
+    there = formatdate(time.time() + 7200, usegmt=True)
+    busy = Step(http_status=429, headers={"Date": there, "Retry-After": there})
+    assert (await scored(model, [busy, say(EIGHT)])).process_0_10 == 8
 
 
 @pytest.mark.parametrize("error", ["[" * 100_000, '{"error":' * 100_000], ids=["lists", "objects"])
