@@ -58,7 +58,6 @@ async def complete(step, model="openai/judge", **more):
         return await providers.complete(Call("critic", (user("?"),), **more)), factory.budget.spent_usd
 
 
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # LiteLLM's, of these bodies
 @pytest.mark.parametrize(
     "usage",
     [

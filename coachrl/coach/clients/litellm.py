@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +48,8 @@ def import_litellm(model: str) -> ModuleType:
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # a model in a loop is ended by its limit, as without a stream
     if not os.environ.get("LITELLM_LOG"):  # it prints what providers write as it came, a terminal's orders included
         logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
+    # They repeat what is odd in an answer, a key too; that it cannot be read, the coach says itself.
+    warnings.filterwarnings("ignore", "Pydantic serializer warnings", UserWarning)
     _one_request_a_call(litellm)
     return litellm
 

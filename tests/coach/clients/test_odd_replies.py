@@ -37,10 +37,7 @@ from coachrl.types import CoachScore
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")
-pytestmark = [
-    pytest.mark.usefixtures("keys"),
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),  # LiteLLM, of bodies as odd as these
-]
+pytestmark = pytest.mark.usefixtures("keys")
 
 OPENAI_MODELS = ("openai/judge", "openai/gpt-4o")  # plain HTTP, LiteLLM
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
@@ -383,6 +380,13 @@ async def test_a_key_that_a_provider_repeats_in_its_reply_is_kept_nowhere(model:
     score = await scored(model, [say(f"I was sent {SECRET}.\n{EIGHT}")], ledger)
     assert score.process_0_10 == 8 and "_API_KEY]." in score.rationale
     assert SECRET not in score.rationale + ledger.read_text(encoding="utf-8")
+
+
+async def test_a_key_where_no_text_belongs_is_in_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": EIGHT}, "finish_reason": "stop"}
+    body = {"id": [SECRET], "model": [SECRET], "created": 0, "choices": [choice], "usage": USAGE}
+    assert (await scored("openai/gpt-4o", [Step(body=json.dumps(body))])).process_0_10 == 8
+    assert SECRET not in "".join(str(one.message) for one in recwarn)
 
 
 def test_secrets_that_may_be_any_word_or_number_leave_replies_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
