@@ -236,8 +236,6 @@ def _run() -> None:
         del os.environ["COLUMNS"]  # help has a console of its own
     # Of torch, where vLLM has brought that package along: no concern of a user's.
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
-    # Of LiteLLM, where a provider's answer is odd; that it cannot be read, the coach says itself.
-    warnings.filterwarnings("ignore", message="Pydantic serializer warnings", category=UserWarning)
     try:
         sys.exit(app(prog_name="coachrl", standalone_mode=False))
     except _UsageError as error:

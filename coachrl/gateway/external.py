@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
@@ -274,6 +275,7 @@ class _Chunks:
 
     async def __anext__(self) -> Any:
         while not self.problem:
+            await asyncio.sleep(0)  # others' turn: thousands may come at once, and LiteLLM takes a millisecond for each
             chunk = await anext(self._iterator)
             choices = getattr(chunk, "choices", None)
             self._chunks_left -= 1

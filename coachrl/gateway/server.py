@@ -59,6 +59,7 @@ _KEPT_FILES = 512
 _ACCEPTED_AT_ONCE = 16
 """Connections that asyncio takes in one round (its `backlog`), before it is seen that there are too many."""
 _WAITING = 2048  # connections that the system holds until they are taken
+_READ_AT_ONCE = 8192  # bytes
 
 _OPENAI = Wire(chat.read, openai_error)
 _ANTHROPIC = Wire(messages.read, messages.error)
@@ -257,15 +258,25 @@ class Server:
             raise BadRequest("this server is asked as localhost, or by its address")
 
 
-class _Connection(H11Protocol):
+class _Connection(H11Protocol, asyncio.BufferedProtocol):
     """One that is closed at once where there are too many: out of open files, neither a checkpoint could be written nor
-    a program started, and asyncio says so thousands of times a second."""
+    a program started, and asyncio says so thousands of times a second.
+
+    Little is read at once. A body may come in pieces of a byte, also from who has no key, and the 256 KiB that asyncio
+    would read of it hold up everybody else for a second."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files != resource.RLIM_INFINITY and len(self.connections) > files - min(_KEPT_FILES, files // 2):
             transport.abort()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        self._read = bytearray(_READ_AT_ONCE)
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._read[:nbytes]))
 
 
 class _Uvicorn(uvicorn.Server):

@@ -75,6 +75,8 @@ def _part(entries: Iterable[Shown], number: int) -> tuple[list[Shown], int]:
 
 
 class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # tabs that a browser opens at once: those beyond wait for seconds, or for good
+
     def get_request(self) -> Any:
         try:
             return super().get_request()

@@ -133,7 +133,7 @@ class FusionSandbox(Sandbox):
         return answer
 
     async def _exchange(self, body: Mapping[str, Any], timeout_s: float) -> tuple[httpx.Response, bytes]:
-        """The head of an answer, and the answer, which may be without an end."""
+        """The head of an answer, and the answer, which may be without an end; of an error as much as is told of it."""
         assert self._client is not None
         timeout = httpx.Timeout(timeout_s, connect=_CONNECT_S)
         async with self._client.stream("POST", f"{self._url}/run_code", json=body, timeout=timeout) as response:
@@ -142,6 +142,8 @@ class FusionSandbox(Sandbox):
             answer, most = bytearray(), most_answer_bytes(self.limits)
             async for part in response.aiter_raw():
                 answer += part
+                if response.status_code != 200 and len(answer) >= _SHOWN_BYTES:
+                    break
                 if len(answer) > most:
                     raise SandboxError(f"{self.name} answered with more than {most:,} bytes")
         return response, bytes(answer)

@@ -1,7 +1,9 @@
 """What a provider's answer to an external role holds that it should not: it moves no budget, ends no run, and reaches
 the app as JSON that every client reads."""
 
+import asyncio
 import json
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -56,7 +58,6 @@ async def complete(step, model="openai/judge", **more):
         return await providers.complete(Call("critic", (user("?"),), **more)), factory.budget.spent_usd
 
 
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # LiteLLM's, of these bodies
 @pytest.mark.parametrize(
     "usage",
     [
@@ -199,6 +200,25 @@ async def test_a_stream_that_goes_on_and_on_is_given_up(bound, most, monkeypatch
     with pytest.raises(ProviderFailed, match="its stream goes on for longer than any reply"):
         await complete(step, tell=lambda piece: told.append(piece.text))
     assert 10 < len(told) < 80
+
+
+async def test_a_stream_that_comes_all_at_once_leaves_others_their_turns():
+    turns = 0
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def at_once():
+        for _ in range(100):
+            yield SimpleNamespace(choices=[])
+
+    beside = asyncio.create_task(others())
+    assert len([chunk async for chunk in external._Chunks(at_once(), 200)]) == 100
+    beside.cancel()
+    assert turns >= 100
 
 
 def function(**more):

@@ -13,6 +13,7 @@ pytest.importorskip("uvicorn", reason="needs the gateway extra")
 
 import httpx
 from scripted_answerer import KEY, ScriptedAnswerer, WaitingAnswerer, events, reply
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coachrl.errors import ConfigError
 from coachrl.gateway import server as server_module
@@ -128,6 +129,21 @@ async def test_a_body_without_an_end_is_not_read_for_ever(monkeypatch):
             while True:
                 writer.write(b"100000\r\n" + b" " * 0x100000 + b"\r\n")
                 await writer.drain()
+
+
+async def test_of_a_body_in_pieces_of_a_byte_little_is_read_at_once(monkeypatch):
+    """All that is read at once is taken apart before anybody else has a turn: 256 KiB of such pieces take a second."""
+    sizes, take = [], H11Protocol.data_received
+    monkeypatch.setattr(H11Protocol, "data_received", lambda self, data: sizes.append(len(data)) or take(self, data))
+    begin = head(CHAT, 0, "localhost").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    body = json.dumps(BODY[CHAT]).encode()
+    sent = begin + b"1\r\n \r\n" * 20_000 + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    async with Server(ScriptedAnswerer()) as server:
+        reader, writer = await asyncio.open_connection(*address(server))
+        writer.write(sent)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+    assert sum(sizes) == len(sent) and max(sizes) <= 8192
 
 
 async def test_a_body_of_somebody_without_the_key_takes_no_memory():

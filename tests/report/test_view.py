@@ -254,6 +254,13 @@ CONTRASTS = """() => {
 }"""
 
 
+def test_a_hundred_pages_that_are_asked_for_at_once_wait_for_their_turn(run):
+    server = make_server(run)
+    with contextlib.closing(server.socket), contextlib.ExitStack() as connections:
+        for _ in range(100):  # while the server is busy elsewhere
+            connections.enter_context(socket.create_connection(server.server_address, timeout=5))
+
+
 def test_out_of_files_the_server_waits_and_does_not_spin(run):
     """It stands in a process of its own, which may open few files."""
     program = (

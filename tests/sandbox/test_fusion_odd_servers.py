@@ -127,15 +127,35 @@ async def endless(writer, body):
     [
         endless,
         sends(http(b"", length=10**12)[:-2] + b"\r\n", *[bytes(MIB)] * 400),
-        sends(http(b"{", length=10**12, status="500 Oh"), *[bytes(MIB)] * 400),
     ],
-    ids=["endless", "a length of a terabyte", "an endless error"],
+    ids=["endless", "a length of a terabyte"],
 )
 async def test_an_answer_without_an_end_is_not_read_to_its_end(respond):
     tracemalloc.start()
     await is_infrastructure(respond, "answered with more than ")
     assert tracemalloc.get_traced_memory()[1] < 400 * MIB
     tracemalloc.stop()
+
+
+async def test_of_an_error_the_beginning_is_read():
+    """All of them together may be as large as the files of all workspaces."""
+    sent = []
+
+    async def endless_error(writer, body):
+        writer.write(http(b"Oh. ", length=10**12, status="500 Oh"))
+        while True:
+            writer.write(b"a" * 100_000)
+            await writer.drain()
+            sent.append(100_000)
+
+    await is_infrastructure(endless_error, "answered 500: Oh. aaa")
+    assert sum(sent) < 16 * MIB
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_server_that_says_much_is_asked_again(status):
+    pieces = [http(b"", length=10**12, status=f"{status} Busy"), *[bytes(MIB)] * 40]
+    assert len((await is_infrastructure(sends(*pieces), f"answered {status}")).bodies) == 2
 
 
 @pytest.mark.parametrize("kind", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])

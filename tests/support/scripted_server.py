@@ -16,7 +16,7 @@ import re
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from aiohttp import web
@@ -52,6 +52,7 @@ class Step:
     body: str | None = None
     packed: bool = False
     place: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
     code: str | None = None
     deltas: tuple[Mapping[str, Any], ...] = ()
     go: asyncio.Event | None = None
@@ -226,7 +227,7 @@ def _error(step: Step, gemini: bool) -> web.Response:
         "status": name,
         "type": "scripted",
     }
-    headers = {}
+    headers = dict(step.headers)
     if step.retry_after_s is not None and gemini:
         kind = "type.googleapis.com/google.rpc.RetryInfo"
         error["details"] = [{"@type": kind, "retryDelay": f"{step.retry_after_s:g}s"}]

@@ -341,14 +341,25 @@ def is_throttle(status: int, said: str) -> bool:
     return status in (429, 529) or (status >= 500 and "overloaded" in said.lower())
 
 
-def seconds_of_retry_after(value: str) -> float | None:
+def seconds_of_retry_after(value: str, sent: str = "") -> float | None:
     """Seconds of a Retry-After header's value (a number or a date), or None where it is neither, or of more than a day:
-    no quota is counted for so long, and all calls would be given up for what is a slip of a unit or of a clock."""
+    no quota is counted for so long, and all calls would be given up for what is a slip of a unit or of a clock. sent:
+    the answer's Date header. The two dates are of one clock, which may be an hour before or behind ours."""
     try:
         seconds = float(value)
     except ValueError:
         try:
-            seconds = (email.utils.parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
+            until = email.utils.parsedate_to_datetime(value)
+            seconds = (until - (_moment(sent) or datetime.now(UTC))).total_seconds()
         except (ValueError, TypeError, OverflowError):  # the last of a day or a zone of twenty digits
             return None
     return max(0.0, seconds) if seconds <= _LONGEST_ASKED_S else None
+
+
+def _moment(date: str) -> datetime | None:
+    """What an HTTP date says; None where it is none, or names no zone."""
+    try:
+        moment = email.utils.parsedate_to_datetime(date)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return moment if moment.tzinfo is not None else None

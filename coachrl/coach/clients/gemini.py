@@ -213,7 +213,7 @@ class GeminiClient(Provider):
 def _retry_after_s(error: Any) -> float | None:
     """What the provider asked to wait: a header, or `RetryInfo` among the error's details ("retryDelay": "34s")."""
     headers = getattr(error.response, "headers", None) or {}
-    asked = seconds_of_retry_after(str(headers.get("Retry-After", "")))
+    asked = seconds_of_retry_after(str(headers.get("Retry-After", "")), str(headers.get("Date", "")))
     if asked is not None:
         return asked
     found = re.search(r'"retryDelay":\s*"([\d.]+)s"', json.dumps(error.details, default=str))

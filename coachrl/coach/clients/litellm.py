@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +48,8 @@ def import_litellm(model: str) -> ModuleType:
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # a model in a loop is ended by its limit, as without a stream
     if not os.environ.get("LITELLM_LOG"):  # it prints what providers write as it came, a terminal's orders included
         logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
+    # They repeat what is odd in an answer, a key too; that it cannot be read, the coach says itself.
+    warnings.filterwarnings("ignore", "Pydantic serializer warnings", UserWarning)
     _one_request_a_call(litellm)
     return litellm
 
@@ -239,4 +242,4 @@ def _retry_after_s(error: Any) -> float | None:
     """What the provider asked to wait. LiteLLM keeps the headers in one of two places."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     headers = headers if "retry-after" in headers else getattr(error, "litellm_response_headers", None) or {}
-    return seconds_of_retry_after(str(headers.get("retry-after", "")))
+    return seconds_of_retry_after(str(headers.get("retry-after", "")), str(headers.get("date", "")))

@@ -84,7 +84,8 @@ class ServerClient(Provider):
             if response.status == 401 and not self._headers:
                 about_the_key = f"the server wants a key: set {self._key_variable} in the environment"
             said = f"{response.status} {without_secrets(_message(body[:_MOST_ERROR_BYTES]))}"
-            retry_after_s = seconds_of_retry_after(response.headers.get("Retry-After", ""))
+            headers = response.headers
+            retry_after_s = seconds_of_retry_after(headers.get("Retry-After", ""), headers.get("Date", ""))
             raise self._refused(response.status, said, retry_after_s, about_the_key)
         return body
 

@@ -4,8 +4,10 @@ import contextlib
 import json
 import logging
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
+from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -35,10 +37,7 @@ from coachrl.types import CoachScore
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")
-pytestmark = [
-    pytest.mark.usefixtures("keys"),
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),  # LiteLLM, of bodies as odd as these
-]
+pytestmark = pytest.mark.usefixtures("keys")
 
 OPENAI_MODELS = ("openai/judge", "openai/gpt-4o")  # plain HTTP, LiteLLM
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
@@ -333,6 +332,26 @@ def test_a_retry_after_is_seconds_or_a_date_of_a_day_at_most(value: str, seconds
     assert seconds_of_retry_after(value) == seconds
 
 
+@pytest.mark.parametrize(
+    ("sent", "seconds"),
+    [
+        ("Wed, 21 Oct 2099 07:27:55 GMT", 5.0),
+        ("Wed, 21 Oct 2099 07:28:05 GMT", 0.0),
+        ("Tue, 20 Oct 2099 07:27:59 GMT", None),
+    ]
+    + [(odd, None) for odd in ("", "soon", "Wed, 21 Oct 2099 07:27:55")],  # then it is 73 years from now
+)
+def test_a_date_to_wait_for_is_of_the_clock_that_dates_the_answer(sent: str, seconds: float | None) -> None:
+    assert seconds_of_retry_after("Wed, 21 Oct 2099 07:28:00 GMT", sent) == seconds
+
+
+@pytest.mark.parametrize("model", [*OPENAI_MODELS, GEMINI])
+async def test_a_clock_that_is_two_hours_ahead_of_ours_loses_no_call(model: str) -> None:
+    there = formatdate(time.time() + 7200, usegmt=True)
+    busy = Step(http_status=429, headers={"Date": there, "Retry-After": there})
+    assert (await scored(model, [busy, say(EIGHT)])).process_0_10 == 8
+
+
 @pytest.mark.parametrize("error", ["[" * 100_000, '{"error":' * 100_000], ids=["lists", "objects"])
 async def test_an_error_that_is_nested_without_an_end_is_a_failure_with_its_reason(error: str) -> None:
     score = await scored("openai/judge", [Step(http_status=400, body=error)])
@@ -361,6 +380,13 @@ async def test_a_key_that_a_provider_repeats_in_its_reply_is_kept_nowhere(model:
     score = await scored(model, [say(f"I was sent {SECRET}.\n{EIGHT}")], ledger)
     assert score.process_0_10 == 8 and "_API_KEY]." in score.rationale
     assert SECRET not in score.rationale + ledger.read_text(encoding="utf-8")
+
+
+async def test_a_key_where_no_text_belongs_is_in_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": EIGHT}, "finish_reason": "stop"}
+    body = {"id": [SECRET], "model": [SECRET], "created": 0, "choices": [choice], "usage": USAGE}
+    assert (await scored("openai/gpt-4o", [Step(body=json.dumps(body))])).process_0_10 == 8
+    assert SECRET not in "".join(str(one.message) for one in recwarn)
 
 
 def test_secrets_that_may_be_any_word_or_number_leave_replies_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
