@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,25 @@ _PREFIX_TOKENS, _OWN_TOKENS, _STEPS = 18, (3, 1, 6), 2
 _REORDERED = 8.0  # times the error of padded batches in float32; a wrong layout gives over a thousand times that
 _ROUNDED = 2.0  # times the error that the model itself has by its precision
 _ROUNDING_STEPS = 4.0  # of the precision, for small models that have next to no error at all
+
+
+_PROVEN: set[tuple[object, ...]] = set()
+
+
+def use_shared_prefix_of(folder: Path, model: Any, prepare: Callable[[Any], None] | None = None) -> bool:
+    """`use_shared_prefix` for a model as it was loaded from `folder`. What passed is not tried again for the same
+    files: most policies of a team begin from one folder, and trying takes seconds for each."""
+    files = [file.stat() for file in (folder / "config.json", *sorted(folder.glob("*.safetensors")))]
+    states = tuple((file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns) for file in files)
+    tried = (states, model.dtype, model.device, prepare)
+    if tried in _PROVEN:
+        model.set_attn_implementation(attention.NAME)
+        if prepare is not None:
+            prepare(model)
+        return True
+    if shared := use_shared_prefix(model, prepare):
+        _PROVEN.add(tried)
+    return shared
 
 
 def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) -> bool:
