@@ -3,13 +3,16 @@ tests import beside that the largest."""
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import os
 import sys
 from pathlib import Path
 
+import typer.main
+
 from coachrl.audit.report import page as audit_page
-from coachrl.cli.main import main
+from coachrl.cli.main import app, main
 from coachrl.errors import PolicyError
 from coachrl.report import page as report_page
 from coachrl.sandbox.packages import PRELOAD, resolve
@@ -26,6 +29,8 @@ HEAVY += ("anthropic", "peft", "sklearn.ensemble")
 for name in HEAVY:
     with contextlib.suppress(ImportError):  # an extra that is not installed
         importlib.import_module(name)
+typer.main.get_command = functools.cache(typer.main.get_command)  # the tree of commands, made once
+typer.main.get_command(app)
 for page in (report_page, audit_page):  # a process compiles a template when it first fills it
     for template in Path(page.__file__).parent.glob("*.j2"):
         page.environment().get_template(template.name)
