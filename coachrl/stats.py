@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from coachrl.text import counted
 COVERAGE = 0.95
 RESAMPLES = 1000
 _CHUNK_BYTES = 64 * 2**20
+_KEPT_BYTES = 2**20  # of a table of draws
 _NOTHING = 1e-12
 _FEWEST_EQUAL = 1.5  # clusters: of fewer, Student's t has no interval that says anything
 
@@ -109,11 +111,8 @@ class Resampler:
 
     def __init__(self, tasks: int, resamples: int = RESAMPLES, seed: int = 0) -> None:
         self.tasks, self.resamples = tasks, resamples
-        rng = np.random.default_rng(seed)
-        drawn_RT = np.empty((resamples, tasks), dtype=np.uint8)
-        for row in drawn_RT:
-            row[:] = np.bincount(rng.integers(0, tasks, size=tasks), minlength=tasks)
-        self._drawn_TR = np.ascontiguousarray(drawn_RT.T)  # as the products below read it
+        small = tasks * resamples <= _KEPT_BYTES
+        self._drawn_TR = (_kept_draws if small else _draws)(tasks, resamples, seed)
 
     def sums(
         self,
@@ -136,6 +135,18 @@ class Resampler:
             drawn_TC = self._drawn_TR[:, first : first + chunk].astype(np.float64, order="C")
             boot[first : first + chunk] = (by_task_WT @ drawn_TC).T
         return Sums(point, boot.reshape(self.resamples, cells, columns))
+
+
+def _draws(tasks: int, resamples: int, seed: int) -> NDArray[np.uint8]:
+    """How often each of T tasks was drawn in each of R resamples."""
+    rng = np.random.default_rng(seed)
+    drawn_RT = np.empty((resamples, tasks), dtype=np.uint8)
+    for row in drawn_RT:
+        row[:] = np.bincount(rng.integers(0, tasks, size=tasks), minlength=tasks)
+    return np.ascontiguousarray(drawn_RT.T)  # as the products above read it
+
+
+_kept_draws = lru_cache(maxsize=16)(_draws)  # a report has dozens of intervals over the same tasks
 
 
 def estimate_mean(observations: Observations, limits: Limits = UNLIMITED) -> Estimate:

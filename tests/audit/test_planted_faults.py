@@ -206,6 +206,7 @@ def documented() -> dict[tuple[str, str], tuple[float, float]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("bare_sandboxes")
 @pytest.mark.parametrize("name", but(["code", "dsbench", "mathchat"], FAMILIES))
 def test_the_documented_table_holds_at_small_size(name):
     """With a seed that the table does not have: the intervals meet."""

@@ -3,7 +3,7 @@
 import pytest
 from whole_runs import MATHCHAT, Judge, configured, episodes_of, needs_sandbox, train_on
 
-pytestmark = needs_sandbox
+pytestmark = [needs_sandbox, pytest.mark.usefixtures("bare_sandboxes")]
 
 PLANPATH = {
     "backend": "openrlhf",

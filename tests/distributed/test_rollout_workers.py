@@ -27,7 +27,7 @@ from coachrl.trainers.schedule import first_specs
 pytestmark = needs_sandbox
 TEAM = MATHCHAT | {f"pipeline.roles.{role}.policy": "team" for role in ("problem_solver", "code_executor", "verifier")}
 SILENCE_S = 5.0
-SANDBOX = partial(make_sandbox, SandboxConfig(timeout_s=10, concurrency=1))
+SANDBOX = partial(make_sandbox, SandboxConfig(timeout_s=10, concurrency=1), ())  # without packages: quick to start
 
 
 @pytest.fixture(scope="module")

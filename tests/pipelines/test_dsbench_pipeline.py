@@ -39,9 +39,9 @@ BOXES = {}
 
 
 @pytest.fixture(autouse=True)
-def warm(code_sandbox):
+def warm(warm_code_sandbox):
     """Its programs import pandas, which takes seconds in any other."""
-    BOXES["warm"] = code_sandbox
+    BOXES["warm"] = warm_code_sandbox
 
 
 def block(code):

@@ -3,11 +3,18 @@ tests import beside that the largest."""
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import os
 import sys
+from pathlib import Path
 
-from coachrl.cli.main import main
+import typer.main
+
+from coachrl.audit.report import page as audit_page
+from coachrl.cli.main import app, main
+from coachrl.errors import PolicyError
+from coachrl.report import page as report_page
 from coachrl.sandbox.packages import PRELOAD, resolve
 
 HEAVY = (
@@ -15,15 +22,22 @@ HEAVY = (
     "transformers",
     "litellm",
     "google.genai",
-    "coachrl.audit.report.page",
     "coachrl.doctor.machine",
-    "coachrl.report",
 )
 HEAVY += ("coachrl.commands.run", "coachrl.trainers.backends.torch.sft", "coachrl.trainers.backends.torch.backend")
 HEAVY += ("anthropic", "peft", "sklearn.ensemble")
 for name in HEAVY:
     with contextlib.suppress(ImportError):  # an extra that is not installed
         importlib.import_module(name)
+typer.main.get_command = functools.cache(typer.main.get_command)  # the tree of commands, made once
+typer.main.get_command(app)
+for page in (report_page, audit_page):  # a process compiles a template when it first fills it
+    for template in Path(page.__file__).parent.glob("*.j2"):
+        page.environment().get_template(template.name)
+with contextlib.suppress(ImportError, PolicyError):  # kept for all that name the bundled model
+    from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+
+    ChatTokenizer("smollm2-135m")
 # Sandboxes import packages when a program asks for them: doing so beforehand takes seconds of computing, and most of
 # these commands run no such program. The tests of the sandbox itself, and all others that make one, do it beforehand.
 _PRELOAD = dict(PRELOAD)

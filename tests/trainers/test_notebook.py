@@ -24,6 +24,7 @@ def test_its_outputs_are_those_of_one_execution_without_an_error():
     assert not [output for output in outputs if output.get("name") == "stderr"]
 
 
+@pytest.mark.usefixtures("bare_sandboxes")
 def test_its_cells_run_in_order(roomy_model, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib").use("agg")
     monkeypatch.chdir(tmp_path)

@@ -56,7 +56,7 @@ class PolicyTrainer(ABC):
         self.device = pick_device(config.torch.device)
         if config.torch.threads is not None:
             torch.set_num_threads(config.torch.threads)
-        by_model = {str(model): ChatTokenizer(model) for model in models.values()}
+        by_model = {model: ChatTokenizer(model) for model in dict.fromkeys(map(str, models.values()))}
         self._tokenizers = {policy: by_model[str(model)] for policy, model in models.items()}
         self._frozen: dict[Path, Any] = {}
         trained = {

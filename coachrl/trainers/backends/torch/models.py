@@ -75,6 +75,12 @@ def read_config(folder: Path) -> Any:
         raise PolicyError(f"model {folder}: its config.json cannot be read: {why_not_loaded(error)}") from error
 
 
+def files_state(folder: Path) -> tuple[object, ...]:
+    """Of a model's files as they are now: another one where a file was changed, or gave way to another."""
+    found = [(file.name, file.stat()) for file in sorted(folder.iterdir()) if file.is_file()]
+    return tuple((name, of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns) for name, of in found)
+
+
 def why_not_loaded(error: Exception) -> str:
     """What is wrong with files of a model, in one line of what a library says of them."""
     if "trust_remote_code" in said(error):

@@ -26,7 +26,7 @@ from coachrl.text import counted, first_line, one_line
 from coachrl.trainers.backends.base import ADAM_BETAS
 from coachrl.trainers.backends.torch import compiled, disk_errors, gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import linears
-from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
+from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix_of
 from coachrl.trainers.backends.torch.logprobs import (
     SharedPrefix,
     micro_batches,
@@ -91,7 +91,7 @@ def load_generator(folder: Path, dtype: torch.dtype, device: torch.device) -> An
     Raises PolicyError."""
     model = load_model(folder, dtype, device).requires_grad_(False)
     packable = linears.can_pack(model)
-    if use_shared_prefix(model, linears.pack if packable else None):
+    if use_shared_prefix_of(folder, model, linears.pack if packable else None):
         return model
     # What was packed cannot be unpacked.
     return load_model(folder, dtype, device).requires_grad_(False) if packable else model
@@ -146,7 +146,7 @@ class TrainablePolicy:
         if self._torch.gradient_checkpointing:
             gradient_checkpointing.check_support(self.model, folder)
         if not self._shares_base:
-            use_shared_prefix(self.model)
+            use_shared_prefix_of(folder, self.model)
         if self._torch.compile:
             compiled.compile_layers(self.model, folder, self._precision)
         self.adapter: Adapter | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from coachrl.parsing import read_json
 from coachrl.pipelines.generation import Message
 from coachrl.text import brief, one_line, said
 from coachrl.trainers.backends.torch.adapter_folders import whole_model
-from coachrl.trainers.backends.torch.models import read_config, why_not_loaded
+from coachrl.trainers.backends.torch.models import files_state, read_config, why_not_loaded
 
 _MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
 _DELIMITER = re.compile(r"(?!.*think)\S*[^\w\s]\S*", re.IGNORECASE)  # no word, no white space, no tag of thoughts
@@ -26,13 +27,9 @@ class ChatTokenizer:
 
     def __init__(self, model: str | Path) -> None:
         """Raises PolicyError where the model has no tokenizer, no chat template or no known context length."""
-        from transformers import AutoTokenizer
-
         self.folder = whole_model(model)
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(
-                str(self.folder), local_files_only=True, trust_remote_code=False
-            )
+            self._tokenizer: Any = _load(self.folder, files_state(self.folder))
         except Exception as error:  # whatever a library makes of files that are not as it expects them
             raise PolicyError(f"model {model}: its tokenizer cannot be loaded: {why_not_loaded(error)}") from error
         template = self._tokenizer.chat_template
@@ -150,6 +147,14 @@ class ChatTokenizer:
         for token in self._control:
             text = text.replace(token, f"{token[:1]} {token[1:]}")
         return text
+
+
+@lru_cache(maxsize=4)
+def _load(folder: Path, _state: tuple[object, ...]) -> Any:
+    """Once for the files as they are: a run is checked before its models are loaded, and many begin from one folder."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
 def _context_length(folder: Path, config: Any) -> int:

@@ -137,7 +137,7 @@ def test_what_compiled_layers_give_is_held_against_the_rounding_of_plain_ones(fo
 
 
 def test_an_architecture_without_the_shared_prefix_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("coachrl.trainers.backends.torch.policy.use_shared_prefix", lambda model: False)
+    monkeypatch.setattr("coachrl.trainers.backends.torch.policy.use_shared_prefix_of", lambda folder, model: False)
     with pytest.raises(PolicyError, match=r"torch\.compile is not supported by LlamaForCausalLM: set it to false"):
         TrainablePolicy(folder, with_settings(EXACT, compile=True), CPU)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -87,6 +88,28 @@ def test_architectures_that_are_not_proven_fall_back_and_say_so_once(architectur
     (line,) = [record.getMessage() for record in caplog.records if record.name == proof.log.name]
     assert "slower padded batches" in line
     assert re.search(reason, line), line
+
+
+def test_what_passed_is_not_tried_again_for_the_same_files_and_computes_alike(tiny_model, tmp_path, monkeypatch):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    tries, tried = [], proof.use_shared_prefix
+    monkeypatch.setattr(proof, "use_shared_prefix", lambda *given: tries.append(given) or tried(*given))
+    batch = requests(9, prefix=range(40, 75))
+    first, second = (replies(load_generator(folder, torch.bfloat16, CPU), batch) for _ in range(2))
+    assert first == second and len(tries) == 1
+    load_generator(folder, torch.float32, CPU)
+    assert len(tries) == 2, "in another precision"
+    write_tiny_model(folder, seed=1)
+    load_generator(folder, torch.float32, CPU)
+    assert len(tries) == 3, "other weights"
+
+
+def test_what_did_not_pass_is_tried_again(tmp_path, monkeypatch):
+    folder, tries = write_tiny_model(tmp_path), []
+    monkeypatch.setattr(proof, "use_shared_prefix", lambda *given: bool(tries.append(given)))
+    for _ in range(2):
+        assert load_generator(folder, torch.float32, CPU).config._attn_implementation != attention.NAME
+    assert len(tries) == 2
 
 
 def test_fast_replies_equal_those_of_the_plain_loop():
@@ -255,10 +278,10 @@ def test_packed_models_take_new_weights(tiny_model):
 
 
 @needs_packing
-def test_an_architecture_that_cannot_be_packed_comes_back_whole(tiny_model, monkeypatch):
+def test_an_architecture_that_cannot_be_packed_comes_back_whole(tmp_path, monkeypatch):
     difference = lambda exact, found, allowed, dtype: "pretended" if dtype == torch.bfloat16 else ""  # noqa: E731
     monkeypatch.setattr(proof, "_difference", difference)
-    model = load_generator(tiny_model, torch.bfloat16, CPU)
+    model = load_generator(write_tiny_model(tmp_path), torch.bfloat16, CPU)
     assert not any(isinstance(module, linears.PackedLinear) for module in model.modules())
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert replies(model, requests(3))

@@ -68,7 +68,7 @@ def test_every_figure_and_every_weight_is_what_it_is_without(deep, settings, pre
 
 def test_padded_batches_learn_the_same_too(deep, monkeypatch):
     """Of architectures whose shortcut is not proven: their layers take no cache of the common prefix."""
-    monkeypatch.setattr("coachrl.trainers.backends.torch.policy.use_shared_prefix", lambda model: False)
+    monkeypatch.setattr("coachrl.trainers.backends.torch.policy.use_shared_prefix_of", lambda folder, model: False)
     plain, weights, policy = updated(deep, samples())
     assert not attention.is_used_by(policy.model)
     again, others, _ = updated(deep, samples(), gradient_checkpointing=True)

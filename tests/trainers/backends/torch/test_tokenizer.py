@@ -402,3 +402,11 @@ def test_a_hub_name_while_offline(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(PolicyError, match="nobody/nothing: neither a folder here nor to be had from the hub"):
         model_folder("nobody/nothing")
+
+
+def test_it_is_loaded_once_for_the_files_as_they_are(tiny_model, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    first, second = ChatTokenizer(folder), ChatTokenizer(str(folder))
+    assert second._tokenizer is first._tokenizer and second.encode_chat([USER]) == first.encode_chat([USER])
+    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}!")
+    assert ChatTokenizer(folder).encode_chat([USER]) != first.encode_chat([USER])

@@ -283,6 +283,7 @@ def texts_of(run, step):
 
 
 @needs_sandbox
+@pytest.mark.usefixtures("bare_sandboxes")
 async def test_a_whole_run_trains_resumes_evaluates_and_plays(backend, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "make_backend", lambda config, policies, again: backend)
     monkeypatch.setattr(backend, "close", lambda: None)

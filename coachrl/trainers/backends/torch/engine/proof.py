@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from coachrl.text import first_line
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.plain import PlainDecoder
 from coachrl.trainers.backends.torch.engine.slots import SlotDecoder
+from coachrl.trainers.backends.torch.models import files_state
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,23 @@ _PREFIX_TOKENS, _OWN_TOKENS, _STEPS = 18, (3, 1, 6), 2
 _REORDERED = 8.0  # times the error of padded batches in float32; a wrong layout gives over a thousand times that
 _ROUNDED = 2.0  # times the error that the model itself has by its precision
 _ROUNDING_STEPS = 4.0  # of the precision, for small models that have next to no error at all
+
+
+_PROVEN: set[tuple[object, ...]] = set()
+
+
+def use_shared_prefix_of(folder: Path, model: Any, prepare: Callable[[Any], None] | None = None) -> bool:
+    """`use_shared_prefix` for a model as it was loaded from `folder`. What passed is not tried again for the same
+    files: most policies of a team begin from one folder, and trying takes seconds for each."""
+    tried = (files_state(folder), model.dtype, model.device, prepare)
+    if tried in _PROVEN:
+        model.set_attn_implementation(attention.NAME)
+        if prepare is not None:
+            prepare(model)
+        return True
+    if shared := use_shared_prefix(model, prepare):
+        _PROVEN.add(tried)
+    return shared
 
 
 def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) -> bool:
@@ -79,23 +98,22 @@ def _difference(exact: Tensor, found: Tensor, allowed: float, dtype: torch.dtype
 @contextmanager
 def _in_float32(model: nn.Module) -> Iterator[None]:
     """Inside, the model computes in float32: each of its modules while it is at work, so that no second copy of all
-    weights has to fit into memory. Weights are afterwards what they were: every bfloat16 is a float32 as well."""
-    dtypes = {
-        module: {name: weight.dtype for name, weight in _own_weights(module)}
-        for module in model.modules()
-        if any(weight.dtype != torch.float32 for _, weight in _own_weights(module))
-    }
+    weights has to fit into memory."""
+    weights = {module: _own_weights(module) for module in model.modules()}
+    weights = {module: own for module, own in weights.items() if any(weight.dtype != torch.float32 for weight in own)}
+    kept: dict[nn.Module, list[Tensor]] = {}
 
     def widen(module: nn.Module, *_: Any) -> None:
-        for _name, weight in _own_weights(module):
+        kept[module] = [weight.data for weight in weights[module]]
+        for weight in weights[module]:
             weight.data = weight.data.float()
 
-    def narrow(module: nn.Module, *_: Any) -> None:
-        for name, weight in _own_weights(module):
-            weight.data = weight.data.to(dtypes[module][name])
+    def restore(module: nn.Module, *_: Any) -> None:
+        for weight, data in zip(weights[module], kept.pop(module), strict=True):
+            weight.data = data
 
-    hooks = [module.register_forward_pre_hook(widen) for module in dtypes]
-    hooks += [module.register_forward_hook(narrow, always_call=True) for module in dtypes]
+    hooks = [module.register_forward_pre_hook(widen) for module in weights]
+    hooks += [module.register_forward_hook(restore, always_call=True) for module in weights]
     try:
         yield
     finally:
@@ -103,9 +121,9 @@ def _in_float32(model: nn.Module) -> Iterator[None]:
             hook.remove()
 
 
-def _own_weights(module: nn.Module) -> list[tuple[str, Tensor]]:
-    named = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    return [(name, weight) for name, weight in named if weight.is_floating_point()]
+def _own_weights(module: nn.Module) -> list[Tensor]:
+    named = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    return [weight for weight in named if weight.is_floating_point()]
 
 
 def _rows(model: Any) -> tuple[list[tuple[int, ...]], np.ndarray]:
