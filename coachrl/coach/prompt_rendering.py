@@ -44,13 +44,15 @@ NEEDED = {
 OF_THE_HEADER = frozenset({"caps", "criteria"})
 """Fields that show the model what the prompt's own header says."""
 _MAX_FILES_SHOWN = 200
+_MANY_FILES = 20  # of more their number is told, since the list may be cut
 _NONE = "(none)"
 _HIDDEN = "N/A: not shown to you."
 _EVERYTHING = EvidenceConfig()
-# Where a token begins by which chat models tell turns apart: <|im_start|>, <｜User｜> of DeepSeek, [|user|], [INST]. A
-# judge's server takes one that is spelled out in a message for the token.
+# Where a token begins by which chat models tell turns apart: <|im_start|>, <｜User｜> of DeepSeek, <seed:bos>, [INST].
+# A judge's server takes one that is spelled out in a message for the token.
 _BEGIN_OF_CONTROL = re.compile(
-    r"<(?=[|\uff5c][\w\u2581]{1,40}[|\uff5c]>|(?:start|end)_of_turn>)|\[(?=\|\w{1,40}\|\]|/?(?:INST|SYSTEM_PROMPT)\])"
+    r"<(?=[|\uff5c][\w\u2581]{1,40}[|\uff5c]>|(?:start|end)_of_turn>|(?:seed:)?[be]os>)"
+    r"|\[(?=\|\w{1,40}\|\]|/?(?:INST|SYSTEM_PROMPT)\]|gMASK\])"
 )
 
 
@@ -251,8 +253,8 @@ def _files(names: Sequence[str], team: Sequence[Role], window_tokens: int) -> st
     owed = {name for role in team for name in (*role.required_files, *role.needed_files)}
     names = sorted(names, key=lambda name: name not in owed)
     listed = [repr(name) for name in names[:_MAX_FILES_SHOWN]]
-    if len(names) > _MAX_FILES_SHOWN:
-        listed.append(f"... and {len(names) - _MAX_FILES_SHOWN} more")
+    if len(names) > _MANY_FILES:
+        listed.insert(0, f"{len(names)} files, those of the team's work first:")
     return fenced("\n".join(listed), "FILES", window_tokens)
 
 

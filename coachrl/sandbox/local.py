@@ -349,7 +349,7 @@ class LocalWorkspace(Workspace):
         # A machine that stood still, or a host that did something else, lets the time pass for an answer that is just
         # coming, or already there. It is late where the sandbox has answered something else since, and time went by.
         if not answer.done() and await self._goes_on():
-            await asyncio.wait({answer}, timeout=_GRACE_S)
+            await asyncio.wait({answer}, timeout=timeout_s)  # the program's own clock may have stood still as well
         if not answer.done():
             raise SandboxError(f"no answer within {timeout_s:g} s")
         return answer.result()

@@ -13,9 +13,12 @@ from coachrl.types import Action, CoachScore, Episode, Usage
 
 
 def by_role(episodes: Iterable[Episode], all_actions: bool = False) -> dict[str, list[Action]]:
-    """Actions of all episodes under their role, in order; with `all_actions`, rejected_candidates too."""
+    """Actions of the episodes that did not break under their role, in order; with `all_actions`, rejected_candidates
+    too."""
     roles: dict[str, list[Action]] = {}
     for episode in episodes:
+        if episode.infra_error is not None:
+            continue
         for action in episode.all_actions if all_actions else episode.actions:
             roles.setdefault(action.role, []).append(action)
     return roles

@@ -67,7 +67,10 @@ def test_a_text_that_quotes_the_fence_of_another_is_fenced_anew() -> None:
     assert outside_fences(fenced(inner, "X")) == ["<<<X"]
 
 
-@pytest.mark.parametrize("token", ["<|im_start|>", "<\uff5cUser\uff5c>", "<end_of_turn>", "[/INST]", "[|user|]"])
+@pytest.mark.parametrize(
+    "token",
+    ["<|im_start|>", "<\uff5cUser\uff5c>", "<end_of_turn>", "<seed:eos>", "<bos>", "[/INST]", "[|user|]", "[gMASK]"],
+)
 def test_no_text_ends_the_message_that_holds_it(token: str) -> None:
     assert f"so {token[0]} {token[1:]} it is" in fenced(f"so {token} it is", "X")
 

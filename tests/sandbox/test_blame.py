@@ -140,6 +140,16 @@ async def test_an_answer_that_came_while_the_host_did_something_else_counts(cell
     assert (await reading)[1] == [b"here"]
 
 
+async def test_where_everything_stood_still_a_program_has_the_rest_of_its_time(cell, monkeypatch):
+    async def goes_on():
+        return True
+
+    monkeypatch.setattr("coachrl.sandbox.local._GRACE_S", 0.01)
+    monkeypatch.setattr(cell, "_goes_on", goes_on)
+    answer = asyncio.ensure_future(asyncio.sleep(0.8, "done"))
+    assert await cell._awaited(answer, timeout_s=0.5) == "done"
+
+
 async def test_requests_wait_where_the_sandbox_has_not_taken_those_before(local):
     cell, task = await running(local, WAIT_WARM)
     waiting = int(fields(warm_interpreter(local))["PPid"])

@@ -64,6 +64,13 @@ def test_code_that_was_never_run_counts_against_the_share_that_succeeds():
     assert (metrics["behavior/code/a"], metrics["behavior/code_success_rate/a"]) == (0.75, 0.25)
 
 
+def test_what_agents_did_in_broken_episodes_is_not_measured():
+    whole, broken = episode("e", action("e/0", tokens=2)), episode("f", action("f/0", tokens=9), infra_error="timeout")
+    assert behavior_metrics([whole, broken]) == behavior_metrics([whole])
+    scores = {"e/0": CoachScore("e/0", "scored", 8.0), "f/0": CoachScore("f/0", "scored", 2.0)}
+    assert score_metrics([whole, broken], scores)["coach/score/a"] == 8
+
+
 def test_broken_episodes_are_counted_and_left_out_of_success():
     episodes = [
         episode("e", category="easy", metrics={"m": 2.0}),

@@ -10,7 +10,7 @@ from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import Estimate
 
 _EQUAL = "at equal role, outcome and exit state"
-_DESERVED = "it may be deserved, where such replies differ in quality: --probe asks again with the style alone changed"
+_DESERVED = "it may be deserved, where such replies differ in quality"
 _TOPICS = {"length": ("tokens",), "style": ("code_share", "markdown", "hedging")}
 _WEIGHT = 0.5
 

@@ -172,7 +172,7 @@ def watch(
             wait = max(0.0, min(next_look, deadline) - now)
             ready = selector.select(wait)
             late = time.monotonic() - now - wait
-            if late > _STOPPED_S:
+            if late > _STOPPED_S:  # of waits alone: a program can make a look at its memory take long
                 deadline += late
             for key, _ in ready:
                 if key.fd == ended:

@@ -78,7 +78,7 @@ def read_config(folder: Path) -> Any:
 def files_state(folder: Path) -> tuple[object, ...]:
     """Of a model's files as they are now: another one where a file was changed, or gave way to another."""
     found = [(file.name, file.stat()) for file in sorted(folder.iterdir()) if file.is_file()]
-    return tuple((name, of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns) for name, of in found)
+    return tuple((name, of.st_dev, of.st_ino, of.st_size, of.st_ctime_ns) for name, of in found)
 
 
 def why_not_loaded(error: Exception) -> str:
