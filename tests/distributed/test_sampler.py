@@ -6,7 +6,9 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
+import vllm.v1.utils
 from ray.exceptions import ActorDiedError
 from vllm.logprobs import FlatLogprobs
 from vllm.outputs import CompletionOutput, RequestOutput
@@ -14,7 +16,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from coachrl.errors import BackendError, EngineLost
 from coachrl.trainers.backends.openrlhf.rollout import connection
-from coachrl.trainers.backends.openrlhf.rollout.listener import Listener
+from coachrl.trainers.backends.openrlhf.rollout.listener import Listener, let_deaths_be_told
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.types import SamplingParams
 
@@ -275,3 +277,19 @@ def test_a_process_that_asks_needs_none_of_the_engines_packages():
     worker = "coachrl.trainers.backends.openrlhf.rollout.worker"
     asks = f"import {worker}, sys; print({{'vllm', 'deepspeed'}} & sys.modules.keys())"
     assert subprocess.check_output([sys.executable, "-c", asks], text=True).splitlines()[-1] == "set()"
+
+
+def test_a_dead_engine_that_is_gone_while_it_is_cleared_away_does_not_end_the_watch_over_it(monkeypatch):
+    def gone(process, recursive):
+        raise psutil.NoSuchProcess(process.pid)
+
+    monkeypatch.setattr(vllm.v1.utils, "kill_process_tree", vllm.v1.utils.kill_process_tree)  # put back afterwards
+    monkeypatch.setattr(psutil.Process, "children", gone)
+    with subprocess.Popen(["sleep", "60"]) as dying:
+        try:
+            with pytest.raises(psutil.NoSuchProcess):
+                vllm.v1.utils.kill_process_tree(dying.pid)
+            let_deaths_be_told()
+            vllm.v1.utils.kill_process_tree(dying.pid)
+        finally:
+            dying.kill()

@@ -7,12 +7,15 @@ Imports no `bindings`: their DeepSpeed does not belong into an engine.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
+import psutil
 import ray
+import vllm.v1.utils
 from vllm import SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -50,8 +53,22 @@ class Listening:
     async def listen(self) -> Address:
         """Where it can be asked, from now on if not yet."""
         if self._listener is None:
+            let_deaths_be_told()
             self._listener = Listener(self.generate, ray.util.get_node_ip_address())
         return self._listener.address
+
+
+def let_deaths_be_told() -> None:
+    """vLLM's watch over the process that computes clears it away before it tells of its end, and fails itself, so that
+    requests wait for ever, where the kernel has done so first (vLLM 0.29, `kill_process_tree`)."""
+    kill = vllm.v1.utils.kill_process_tree
+
+    @wraps(kill)
+    def kill_what_is_left(pid: int) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            kill(pid)
+
+    vllm.v1.utils.kill_process_tree = kill_what_is_left
 
 
 class Listener:
