@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from coach_requests import make_action, request_for
+from scripted_server import ScriptedServer, Step
 
-from coachrl.coach import CoachRequest
+from coachrl.coach import CoachRequest, make_coach
 from coachrl.coach.clients.base import ChatRequest
 from coachrl.coach.clients.budget import Budget
 from coachrl.coach.clients.ledger import Message
@@ -43,3 +44,15 @@ async def score_all(pool: CoachPool, requests: Sequence[CoachRequest]) -> list[C
 
 def requests_of(count: int) -> list[CoachRequest]:
     return [request_for(make_action("solver", f"{index} * 4", index=index)) for index in range(count)]
+
+
+async def scored(
+    model: str, script: list[Step], ledger: Path | None = None, budget: Budget | None = None
+) -> CoachScore:
+    """What a coach of that model makes of the server's answers to one question."""
+    async with ScriptedServer(script) as server:
+        base = server.gemini_base if model == GEMINI else server.openai_base
+        made = client_factory(budget, max_attempts=1, usd_per_million_tokens=(1.0, 1000.0))
+        coach = make_coach(CoachConfig(name=model, api_base=base, max_tokens=100), client_factory=made)
+        (score,) = await score_all(CoachPool(coach, ledger=ledger, client_factory=made), requests_of(1))
+    return score

@@ -4,10 +4,8 @@ import contextlib
 import json
 import logging
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
-from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -15,25 +13,23 @@ from typing import Any
 
 import pytest
 from cases import every
-from chat_clients import EIGHT, GEMINI, SECRET, client_factory, requests_of, score_all
+from chat_clients import EIGHT, GEMINI, SECRET, client_factory, requests_of, scored
 from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
 from coachrl.coach.clients import litellm as litellm_client
-from coachrl.coach.clients.base import Reply, seconds_of_retry_after
+from coachrl.coach.clients.base import Reply
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import FunctionCall
 from coachrl.coach.clients.secrets import keyless, without_secrets
 from coachrl.coach.criteria import parse_criteria, parse_verdict_by_criteria
 from coachrl.coach.kinds.listwise import parse_scores
 from coachrl.coach.kinds.retrospective import parse_attribution
-from coachrl.coach.pool import CoachPool
 from coachrl.coach.repeated_warnings import RepeatedWarnings
 from coachrl.coach.replies import json_objects
 from coachrl.coach.verdict import parse_verdict
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
-from coachrl.types import CoachScore
 
 pytest.importorskip("litellm", reason="needs the llm extra")
 pytest.importorskip("google.genai", reason="needs the llm extra")
@@ -54,17 +50,6 @@ def gemini(parts: Any, finish_reason: Any = "STOP", **more: Any) -> str:
     usage = {"promptTokenCount": 10, "candidatesTokenCount": 5}
     candidate = {"content": {"role": "model", "parts": parts}, "finishReason": finish_reason}
     return json.dumps({"candidates": [candidate], "usageMetadata": usage, **more})
-
-
-async def scored(
-    model: str, script: list[Step], ledger: Path | None = None, budget: Budget | None = None
-) -> CoachScore:
-    async with ScriptedServer(script) as server:
-        base = server.gemini_base if model == GEMINI else server.openai_base
-        made = client_factory(budget, max_attempts=1, usd_per_million_tokens=(1.0, 1000.0))
-        coach = make_coach(CoachConfig(name=model, api_base=base, max_tokens=100), client_factory=made)
-        (score,) = await score_all(CoachPool(coach, ledger=ledger, client_factory=made), requests_of(1))
-    return score
 
 
 @pytest.mark.parametrize("model", OPENAI_MODELS)
@@ -321,46 +306,10 @@ async def test_a_model_that_answers_nothing_at_all_is_asked_twice_more_and_has_n
         await coach.close()
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [("1", 1.0), (" 1.5 ", 1.5), ("-3", 0.0), ("86400", 86400.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)]
-    + [(odd, None) for odd in ("", "soon", "1s", "nan", "inf", "1e9", "9" * 400, "Wed, 99 Oct 2015 07:28:00 GMT")]
-    + [(odd, None) for odd in ("Wed, 21 Oct 2099 07:28:00 GMT", "Wed, 21 Oct 2099 07:28:00")]
-    + [(f"Wed, 21 Oct {'9' * 20} 07:28:00 GMT", None), (f"Wed, 21 Oct 2015 07:28:00 +{'9' * 20}", None)],
-)
-def test_a_retry_after_is_seconds_or_a_date_of_a_day_at_most(value: str, seconds: float | None) -> None:
-    assert seconds_of_retry_after(value) == seconds
-
-
-@pytest.mark.parametrize(
-    ("sent", "seconds"),
-    [
-        ("Wed, 21 Oct 2099 07:27:55 GMT", 5.0),
-        ("Wed, 21 Oct 2099 07:28:05 GMT", 0.0),
-        ("Tue, 20 Oct 2099 07:27:59 GMT", None),
-    ]
-    + [(odd, None) for odd in ("", "soon", "Wed, 21 Oct 2099 07:27:55")],  # then it is 73 years from now
-)
-def test_a_date_to_wait_for_is_of_the_clock_that_dates_the_answer(sent: str, seconds: float | None) -> None:
-    assert seconds_of_retry_after("Wed, 21 Oct 2099 07:28:00 GMT", sent) == seconds
-
-
-@pytest.mark.parametrize("model", [*OPENAI_MODELS, GEMINI])
-async def test_a_clock_that_is_two_hours_ahead_of_ours_loses_no_call(model: str) -> None:
-    there = formatdate(time.time() + 7200, usegmt=True)
-    busy = Step(http_status=429, headers={"Date": there, "Retry-After": there})
-    assert (await scored(model, [busy, say(EIGHT)])).process_0_10 == 8
-
-
 @pytest.mark.parametrize("error", ["[" * 100_000, '{"error":' * 100_000], ids=["lists", "objects"])
 async def test_an_error_that_is_nested_without_an_end_is_a_failure_with_its_reason(error: str) -> None:
     score = await scored("openai/judge", [Step(http_status=400, body=error)])
     assert score.status == "failed" and score.rationale.startswith(f"coach openai/judge: 400 {error[:9]}")
-
-
-async def test_a_wait_of_years_that_a_server_asks_for_by_mistake_loses_no_call() -> None:
-    script = [status(429, retry_after_s=10**9), say(EIGHT)]
-    assert (await scored("openai/judge", script)).process_0_10 == 8
 
 
 @pytest.mark.parametrize("model", OPENAI_MODELS)
