@@ -22,8 +22,11 @@ from .warm import needs_packages
 
 PACKAGES = ("numpy", "pandas", "scipy", "sklearn", "sympy")
 _START = f"""
-import contextlib, resource, sys
+import os, sys
+# Not yet from the workspace: Python 3.10 knows no -P, and an empty part of PYTHONPATH means the same.
+sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())]
 sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))!r})
+import contextlib, resource
 from inside import keeper, program
 keeper.keep()
 del sys.path[0]
