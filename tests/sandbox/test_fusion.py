@@ -14,7 +14,7 @@ import time
 import pytest
 
 from coachrl.config import SandboxConfig
-from coachrl.errors import ConfigError, SandboxUnavailable
+from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.fusion import FusionSandbox, FusionWorkspace
@@ -81,11 +81,21 @@ async def test_what_may_have_started_is_never_sent_again(behind, fault, executed
 async def test_a_server_that_hangs_is_infrastructure_and_slow_code_a_timeout(behind, monkeypatch):
     monkeypatch.setattr("coachrl.sandbox.fusion._GRACE_S", 0.5)
     async with FusionServer(behind, [HANG]) as server:
-        sandbox = FusionSandbox(at(server.url))
+        sandbox = FusionSandbox(at(server.url, disk_mb=1))
         execution = await FusionWorkspace(sandbox, Contents()).run("print(1)", timeout_s=0.5)
         assert execution.state == "infrastructure" and "no answer" in execution.stderr
         assert server.requests == 1
         await sandbox.close()
+
+
+async def test_workspaces_that_may_be_large_have_longer_to_travel(monkeypatch):
+    async def post(_, body, timeout_s):
+        raise SandboxError(f"{timeout_s:g}")
+
+    monkeypatch.setattr(FusionSandbox, "post", post)
+    runs = [FusionWorkspace(FusionSandbox(at("http://unused", disk_mb=mb)), Contents()).run("") for mb in (8, 808)]
+    small_s, large_s = [float(execution.stderr.split()[-1]) for execution in await asyncio.gather(*runs)]
+    assert (small_s, large_s) == (62.0, 262.0)
 
 
 async def test_a_timeout_keeps_what_was_printed_and_written(fusion):
