@@ -50,13 +50,13 @@ async def cell():
     await sandbox.close()
 
 
-@pytest.mark.parametrize("path", [None, f"{os.pathsep}/nowhere"])
+@pytest.mark.parametrize("path", [None, f"{os.pathsep}/nowhere", "."])
 async def test_a_file_that_is_named_like_a_module_ends_no_later_program(cell, monkeypatch, path):
     if path:
         monkeypatch.setenv("PYTHONPATH", path)  # its empty part means the workspace
     else:
         monkeypatch.setattr(plain, "_interpreter", lambda: [sys.executable, "-s", "-c"])  # as Python 3.10 is started
-    for module in ("contextlib", "resource", "signal", "ctypes", "inside"):
+    for module in ("contextlib", "resource", "signal", "sitecustomize", "inside"):
         await cell.run(f"open('{module}.py', 'w').write('raise SystemExit(7)')")
     assert (await cell.run("print(1)")).stdout == "1\n"
     assert (await cell.run("import inside")).exit_code == 7, "its own imports are those of plain Python"
