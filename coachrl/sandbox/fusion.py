@@ -35,6 +35,7 @@ _CONNECT_S = 10.0
 _SHOWN_BYTES = 1024  # of an answer that is an error
 _MOST_WAIT_S = 60.0  # that a server asks for before the next attempt
 _GRACE_S = 20.0  # beyond an execution's own limit: packing, and a busy server
+_TRAVEL_MB_S = 4.0  # of a workspace, there and back: base64 in JSON, which a server reads and writes in one thread
 _ORDER = "coachrl-order"
 _NOT_STARTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _REFUSED_BEFORE_START = (429, 503)
@@ -201,8 +202,9 @@ class FusionWorkspace(Workspace):
         self._check_open()
         begun = f"coachrl {uuid.uuid4().hex}"
         body = await asyncio.to_thread(self._request, code, limits, begun)
+        patience_s = limits.timeout_s + 2 * _GRACE_S + limits.disk_mb / _TRAVEL_MB_S
         sent = time.monotonic()
-        answer = await self._sandbox.post(body, limits.timeout_s + 2 * _GRACE_S)
+        answer = await self._sandbox.post(body, patience_s)
         waited_s = time.monotonic() - sent
         try:
             execution, contents = await asyncio.to_thread(read_report, answer, begun, limits)

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from coachrl.config import SandboxConfig
-from coachrl.errors import ConfigError, SandboxUnavailable
+from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.base import limits_of
 from coachrl.sandbox.fusion import FusionSandbox, FusionWorkspace
@@ -81,11 +81,21 @@ async def test_what_may_have_started_is_never_sent_again(behind, fault, executed
 async def test_a_server_that_hangs_is_infrastructure_and_slow_code_a_timeout(behind, monkeypatch):
     monkeypatch.setattr("coachrl.sandbox.fusion._GRACE_S", 0.5)
     async with FusionServer(behind, [HANG]) as server:
-        sandbox = FusionSandbox(at(server.url))
+        sandbox = FusionSandbox(at(server.url, disk_mb=1))
         execution = await FusionWorkspace(sandbox, Contents()).run("print(1)", timeout_s=0.5)
         assert execution.state == "infrastructure" and "no answer" in execution.stderr
         assert server.requests == 1
         await sandbox.close()
+
+
+async def test_workspaces_that_may_be_large_have_longer_to_travel(monkeypatch):
+    async def post(_, body, timeout_s):
+        raise SandboxError(f"{timeout_s:g}")
+
+    monkeypatch.setattr(FusionSandbox, "post", post)
+    runs = [FusionWorkspace(FusionSandbox(at("http://unused", disk_mb=mb)), Contents()).run("") for mb in (8, 808)]
+    small_s, large_s = [float(execution.stderr.split()[-1]) for execution in await asyncio.gather(*runs)]
+    assert (small_s, large_s) == (62.0, 262.0)
 
 
 async def test_a_timeout_keeps_what_was_printed_and_written(fusion):
@@ -237,15 +247,15 @@ async def test_a_server_without_what_is_needed_is_named(behind):
             await make_sandbox(at(server.url)).open({})
 
 
-def carried_out(folder, workspace, code, limits):
-    """What RunCodeRequest takes, carried out as a server without any isolation would do."""
+def carried_out(folder, workspace, code, limits, ahead=()):
+    """What RunCodeRequest takes, carried out as a server would do. ahead: the command that isolates it, if any."""
     body = json.loads(json.dumps(workspace._request(code, limits, "begun")))
     assert set(body) == {"language", "code", "run_timeout", "files", "fetch_files"}
     for name, content in body["files"].items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(base64.b64decode(content))
     (folder / "tmp1.py").write_text(body["code"])
-    done = subprocess.run([sys.executable, "tmp1.py"], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*ahead, sys.executable, "tmp1.py"], cwd=folder, capture_output=True, text=True, timeout=60)
     assert (done.stdout.splitlines()[0], done.stderr) == ("begun", "")
     report = base64.b64encode((folder / body["fetch_files"][0]).read_bytes()).decode()
     result = {"status": "Finished", "return_code": 0, "stdout": done.stdout, "stderr": ""}
@@ -257,6 +267,18 @@ async def test_the_request_is_the_server_s_format(tmp_path):
     workspace = FusionWorkspace(FusionSandbox(at("http://unused")), Contents({"a": b"1"}))
     execution, contents = carried_out(tmp_path, workspace, "print(open('a').read()); open('b', 'w')", LIMITS)
     assert (execution.state, execution.stdout, dict(contents.files)) == ("ok", "1\n", {"a": b"1", "b": b""})
+
+
+async def test_a_server_whose_proc_shows_its_own_processes_ends_those_of_the_code(tmp_path):
+    """As SandboxFusion's mode `lite` does, where the code has a process namespace of its own."""
+    ahead = ["unshare", "--pid", "--fork", "--mount"]
+    if subprocess.run([*ahead, "true"], capture_output=True).returncode:
+        pytest.skip("only root can start a process namespace")
+    code = "import os, time\nif os.fork() == 0: time.sleep(60)\nprint('left')"
+    workspace = FusionWorkspace(FusionSandbox(at("http://unused")), Contents())
+    execution, _ = carried_out(tmp_path, workspace, code, LIMITS, ahead)
+    assert (execution.state, execution.stdout) == ("ok", "left\n"), execution
+    assert execution.wall_s < 5.0, "as long as processes are looked for that cannot be found"
 
 
 async def test_names_that_no_order_holds_are_the_code_s_doing(tmp_path):

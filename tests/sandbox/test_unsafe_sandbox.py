@@ -17,6 +17,7 @@ import coachrl
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
 from coachrl.sandbox import make_sandbox
+from coachrl.sandbox.inside import plain
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -47,6 +48,18 @@ async def cell():
     sandbox = make_sandbox(SandboxConfig(kind="local-unsafe", timeout_s=60, memory_mb=256, concurrency=1))
     yield await sandbox.open({})
     await sandbox.close()
+
+
+@pytest.mark.parametrize("path", [None, f"{os.pathsep}/nowhere", "."])
+async def test_a_file_that_is_named_like_a_module_ends_no_later_program(cell, monkeypatch, path):
+    if path:
+        monkeypatch.setenv("PYTHONPATH", path)  # its empty part means the workspace
+    else:
+        monkeypatch.setattr(plain, "_interpreter", lambda: [sys.executable, "-s", "-c"])  # as Python 3.10 is started
+    for module in ("contextlib", "resource", "signal", "sitecustomize", "inside"):
+        await cell.run(f"open('{module}.py', 'w').write('raise SystemExit(7)')")
+    assert (await cell.run("print(1)")).stdout == "1\n"
+    assert (await cell.run("import inside")).exit_code == 7, "its own imports are those of plain Python"
 
 
 async def test_that_it_isolates_nothing_is_said_once_and_before_anything_runs(caplog):

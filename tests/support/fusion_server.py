@@ -21,9 +21,20 @@ from typing import Any, Literal, Self
 
 from aiohttp import web
 from loopback import LoopbackServer
+from pydantic import BaseModel, ValidationError
 
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.types import Execution
+
+
+class RunCode(BaseModel):
+    """What is read of a request; the server passes over the rest."""
+
+    language: Literal["python"]
+    code: str
+    run_timeout: float = 10.0
+    files: dict[str, str] = {}
+    fetch_files: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -78,16 +89,20 @@ class FusionServer(LoopbackServer):
             self._at_once -= 1
 
     async def _answer(self, request: web.Request, fault: Fault) -> web.StreamResponse:
-        body = await request.json()
+        try:
+            body = RunCode.model_validate_json(await request.read())
+        except ValidationError as error:
+            return web.json_response({"detail": error.errors(include_context=False)}, status=422)
         await asyncio.sleep(fault.latency_s)
         match fault.behavior:
             case "status":
                 headers = {} if fault.retry_after_s is None else {"Retry-After": str(fault.retry_after_s)}
-                return web.Response(status=fault.http_status, text="scripted error", headers=headers)
+                said = {"detail": "scripted error", "traceback": ["Traceback (most recent call last):", ""]}
+                return web.json_response(said, status=fault.http_status, headers=headers)
             case "garbage":
                 return web.Response(text='{"status": "Succ', content_type="application/json")
             case "error":
-                return web.json_response({"status": "SandboxError", "message": "scripted error", "files": {}})
+                return web.json_response(_sandbox_error(f"exception on running code {body.code}: scripted error None"))
             case "hang":
                 await self._closing.wait()
         if fault.behavior in ("run", "cut_after"):
@@ -98,18 +113,18 @@ class FusionServer(LoopbackServer):
             request.transport.abort()
         return web.Response()
 
-    async def _run(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _run(self, body: RunCode) -> dict[str, Any]:
         self.executed += 1
         with tempfile.TemporaryDirectory() as folder:
             files = {}
-            for number, (name, content) in enumerate(body.get("files", {}).items()):
+            for number, (name, content) in enumerate(body.files.items()):
                 path = Path(folder, str(number))
                 path.write_bytes(base64.b64decode(content))
                 files[name] = path
             workspace = await self._sandbox.open(files)
         try:
-            execution = await workspace.run(body["code"], float(body.get("run_timeout", 10)))
-            fetched = await _fetch(workspace, body.get("fetch_files", []))
+            execution = await workspace.run(body.code, body.run_timeout)
+            fetched = await _fetch(workspace, body.fetch_files)
         finally:
             await workspace.close()
         return _response(execution, fetched)
@@ -123,10 +138,21 @@ async def _fetch(workspace: Workspace, names: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def _sandbox_error(message: str) -> dict[str, Any]:
+    return {
+        "status": "SandboxError",
+        "message": message,
+        "compile_result": None,
+        "run_result": None,
+        "executor_pod_name": None,
+        "files": {},
+    }
+
+
 def _response(execution: Execution, fetched: dict[str, str]) -> dict[str, Any]:
     """As the server words it: a process that was killed has finished, with a negative code."""
     if execution.state == "infrastructure":
-        return {"status": "SandboxError", "message": execution.stderr, "files": {}}
+        return _sandbox_error(execution.stderr)
     timed_out = execution.state == "timeout"
     return_code = -9 if execution.exit_code is None else execution.exit_code
     result = {

@@ -22,8 +22,10 @@ from .warm import needs_packages
 
 PACKAGES = ("numpy", "pandas", "scipy", "sklearn", "sympy")
 _START = f"""
-import contextlib, resource, sys
+import sys
+sys.path[:] = [place for place in sys.path if place]  # not yet from the workspace: Python 3.10 knows no -P
 sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))!r})
+import contextlib, resource
 from inside import keeper, program
 keeper.keep()
 del sys.path[0]
@@ -52,7 +54,8 @@ def execute(code: str, root: str, limits: Limits, environment: Mapping[str, str]
         source.seek(0)
         process = subprocess.Popen(
             [*_interpreter(), _START, "numpy" if needs_packages(code, PACKAGES) else "", *_limit_arguments(limits)],
-            cwd=root, env=dict(environment), start_new_session=True,
+            cwd=root, env={**environment, "PYTHONPATH": _absolute(environment.get("PYTHONPATH", ""))},
+            start_new_session=True,
             stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
     assert process.stdout and process.stderr
@@ -84,6 +87,11 @@ def execute(code: str, root: str, limits: Limits, environment: Mapping[str, str]
 def _interpreter() -> list[str]:
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, "-s", *safe_path, "-c"]
+
+
+def _absolute(places: str) -> str:
+    """Of a PYTHONPATH: other parts, also an empty one, would lead into the workspace."""
+    return os.pathsep.join(filter(os.path.isabs, places.split(os.pathsep)))
 
 
 def _limit_arguments(limits: Limits) -> Iterator[str]:

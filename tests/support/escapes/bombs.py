@@ -297,6 +297,7 @@ BOMBS: dict[tuple[str, str], Bomb] = {
         "for f in ('/tmp', '/dev/shm'): open(f + '/left-a8d3', 'w')",
         "import os\nif any(os.path.exists(f + '/left-a8d3') for f in ('/tmp', '/dev/shm')): print('ESCAPED')",
     ),
+    ("outlive", "modules in the place of those that start a program"): _sees_nothing(programs.MODULES, "print(1)"),
     ("outlive", "other workspaces"): _other_workspaces,
     ("signals", "kill every process"): _ends("import os, signal\nos.kill(-1, signal.SIGKILL)", "ok", "error", "timeout"),
     ("signals", "kill the parent"): _ends("import os, signal\nos.kill(os.getppid() or 1, signal.SIGKILL)", "ok", "error", "timeout"),

@@ -134,6 +134,10 @@ LOOK = (
     "import builtins, json, os, sys\n"
     "if any(hasattr(m, 'leak') for m in (builtins, sys, json)) or 'LEAK' in os.environ: print('ESCAPED')"
 )
+MODULES = (
+    "for name in ('contextlib', 'resource', 'signal', 'sitecustomize', 'subprocess'):\n"
+    "    open(name + '.py', 'w').write(\"print('ESCAPED')\")"
+)
 NAMED = "import ctypes\nctypes.CDLL(None).prctl(15, b'escapee-a8d3', 0, 0, 0)\n"
 FIND_NAMED = (
     "import os\nfor p in os.listdir('/proc'):\n    try:\n"
