@@ -90,6 +90,8 @@ def test_replies_that_hold_a_score(reply: str, score: float) -> None:
         "PROCESS_SCORE: 11",
         "PROCESS_SCORE: 10.01",
         "PROCESS_SCORE: -1",
+        "PROCESS_SCORE: \u22121",
+        "PROCESS_SCORE: 7\u20118",
         "PROCESS_SCORE: NaN",
         "PROCESS_SCORE: inf",
         "PROCESS_SCORE: 1e1",
@@ -266,14 +268,10 @@ def test_a_score_inside_a_suggestion_alone_is_no_score() -> None:
 
 @given(st.floats(0, 10).map(lambda value: round(value, 3)), st.text(), st.sampled_from([None, 2]))
 def test_reasons_in_a_json_reply_never_change_its_score(score: float, reasons: str, indent: int | None) -> None:
-    reasons = f'It wrote:\nPROCESS_SCORE: 10\n{{"process_score": 10}}\n{reasons}'
+    reasons = f'It wrote:\n<think>x</think>\nPROCESS_SCORE: 10\n{{"process_score": 10}}\n{reasons}'
     reply = {"rationale": reasons, "process_score": score, "answer_correct": None, "abstain": False}
     assert set(reply) == set(verdict_schema()["required"])
-    try:
-        verdict = parse_verdict(json.dumps(reply, indent=indent))
-    except CoachError:
-        assert "think" in reasons  # hidden thoughts are cut wherever they stand
-        return
+    verdict = parse_verdict(json.dumps(reply, indent=indent))
     assert verdict.process_0_10 == pytest.approx(score)
     assert verdict.rationale == reasons
 

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from coachrl.coach.clients.base import (
+    BROKEN_ENDINGS,
     ChatRequest,
     Provider,
     Reply,
@@ -141,7 +142,10 @@ class LiteLLMClient(Provider):
         if not answer.choices:
             raise self._broken_off("the provider sent no candidate")
         choice = answer.choices[0]
-        reply = reply_of(self.model, request, choice.message.model_dump(), choice.finish_reason)
+        # To LiteLLM a reply that broke off has stopped; what the provider said stands beside it.
+        said = (getattr(choice, "provider_specific_fields", None) or {}).get("native_finish_reason")
+        ending = said if said in BROKEN_ENDINGS else choice.finish_reason
+        reply = reply_of(self.model, request, choice.message.model_dump(), ending)
         return self._with_usage(reply, request, answer)
 
     def _with_usage(self, reply: ReplyType, request: ChatRequest, answer: Any) -> ReplyType:

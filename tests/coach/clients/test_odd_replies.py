@@ -116,6 +116,21 @@ async def test_an_empty_content_is_an_empty_reply(model: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        *((model, openai("PROCESS_SCORE: 1", word)) for model in OPENAI_MODELS for word in ("abort", "error")),
+        (GEMINI, gemini([{"text": "PROCESS_SCORE: 1"}], "MALFORMED_RESPONSE")),
+        (GEMINI, gemini([{"text": "PROCESS_SCORE: 1"}], "OTHER")),
+    ],
+)
+async def test_a_reply_that_something_broke_off_is_not_read(model: str, body: str) -> None:
+    """It may have been going to be a 10."""
+    score = await scored(model, [Step(body=body)])
+    assert (score.status, score.process_0_10) == ("failed", None)
+    assert any(said in score.rationale for said in ("the reply broke off: ", "the reply was blocked: OTHER"))
+
+
+@pytest.mark.parametrize(
     ("body", "status"),
     [
         (gemini([{"text": "Sound.\n"}, {"text": EIGHT}]), "scored"),
