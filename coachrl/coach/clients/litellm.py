@@ -34,6 +34,7 @@ _TRACEBACK = re.compile(r"(?<!\s)\s++Traceback \(most recent call last\).*", re.
 _ADVICE = re.compile(r"(?<!\s)\s*+To drop\b.*", re.DOTALL)  # for who calls LiteLLM himself
 _UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
 _UNREAD = "Invalid response object"
+_UNCONNECTED = "Connection error."  # all that OpenAI's client says
 
 
 def import_litellm(model: str) -> ModuleType:
@@ -192,6 +193,7 @@ class LiteLLMClient(Provider):
         else:
             broken_off = (status or 0) >= 500 and answered is None
         if broken_off:
+            said = said if said != _UNCONNECTED else f"{said[:-1]}: {without_secrets(str(_first_cause(error)))}"
             return self._broken_off(said, _retry_after_s(error), error)
         about_the_key = "the provider refused the key: check its environment variable"
         return self._refused(status, said, _retry_after_s(error), about_the_key)
@@ -232,6 +234,12 @@ def _missing_key(model: str, litellm: ModuleType) -> KeyMissing | None:
         return None
     joint = " or " if model.startswith("gemini/") else " and "
     return KeyMissing(f"coach '{model}' needs a key: set {joint.join(missing)} in the environment")
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return error
 
 
 def _answered_status(error: BaseException | None) -> int | None:

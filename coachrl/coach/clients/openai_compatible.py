@@ -30,6 +30,9 @@ from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.parsing import check_few_values
 
 _CONNECT_S = 15.0  # for a connection, within the time of an attempt
+# An idle connection is kept. Servers close theirs after 5 s (uvicorn, on which vLLM runs); what is sent into one that
+# is closing may have been read, so that it would count as the most that it may cost.
+_KEPT_S = 2.0
 _MOST_BYTES = 16 * 2**20  # of an answer, unpacked: many times the longest reply
 _MOST_ERROR_BYTES = 2**20  # of an error that is read for what it says
 _MOST_VALUES = 100_000  # of the JSON in an answer, which has some thirty: the event loop waits while they are made
@@ -112,7 +115,8 @@ class ServerClient(Provider):
 
     def _open(self) -> Any:
         if self._session is None:  # it belongs to the running loop
-            connector = self._aiohttp.TCPConnector(limit=0)  # coach.concurrency is the limit
+            # coach.concurrency is the limit
+            connector = self._aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S)
             timeout = self._aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
             self._session = self._aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self._session
