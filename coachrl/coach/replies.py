@@ -32,18 +32,19 @@ _NUMBER = re.compile(
 _ABSTAIN = re.compile(rf"ABSTAIN{_PAD}{_REMARK}?", re.IGNORECASE)
 _LONGEST_VALUE = 300
 # Thoughts that a server left in the reply, as the templates of many models write them: <think>, <seed:think>, [THINK]
-# of Mistral, triangles of Kimi, <|channel|> of gpt-oss; and what models write of themselves to think aloud.
+# of Mistral, triangles of Kimi, <|channel|> of gpt-oss, <|channel> of Gemma; and what models write of themselves to
+# think aloud.
 _THOUGHT = "think|thinking|thoughts?"
 _ALOUD = "reasoning|analysis|scratchpad|scratch|reflection|internal|(?:inner_)?monologue"
 _END_OF_HIDDEN = re.compile(
     rf"</(?:\w{{1,20}}+:)?(?:{_THOUGHT}) ?>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>"
-    r"|<\|channel\|>final(?: ?<\|constrain\|> ?\w{1,20})?<\|message\|>",
+    r"|<\|channel\|>final(?: ?<\|constrain\|> ?\w{1,20})?<\|message\|>|<channel\|>",
     re.IGNORECASE,
 )
 _END_OF_ASIDE = re.compile(rf"{_END_OF_HIDDEN.pattern}|</(?:{_ALOUD})>", re.IGNORECASE)
 _ASIDE = (
     rf"(?:<(?:\w{{1,20}}+:)?(?:{_THOUGHT}|{_ALOUD})(?: [^<>\n]{{0,99}}+)?>|\[THINK\]|\u25c1think\u25b7"
-    r"|<\|begin_of_thought\|>|<\|channel\|>(?:analysis|commentary)\b)"
+    r"|<\|begin_of_thought\|>|<\|channel\|>(?:analysis|commentary)\b|<\|channel>thought\b)"
 )
 _BEGIN_OF_ASIDE = (  # it begins its line, or ends it; one pattern of both would be tried at each letter
     re.compile(rf"^{_LEAD}{_ASIDE}", re.MULTILINE | re.IGNORECASE),
@@ -51,7 +52,8 @@ _BEGIN_OF_ASIDE = (  # it begins its line, or ends it; one pattern of both would
 )
 # What may end a whole reply: a model's own tokens, where the server prints them, and the tag of an answer.
 _CLOSING = re.compile(
-    rf"(?:<\|\w{{1,30}}\|>|</s>|<(?:eos|end_of_turn)>|</(?:final_)?answer>)[{_BLANKS}\n]{{0,9}}\Z", re.I
+    rf"(?:<\|\w{{1,30}}\|>|</s>|<(?:eos|end_of_turn|turn\|)>|\[e~\[|</(?:(?:final_)?answer|response)>)[{_BLANKS}\n]{{0,9}}\Z",
+    re.I,
 )
 _LONGEST_CLOSING = 50
 _PAIRS = ("[]", "()", "<>", "{}", '""', "''", "$$")  # around a number
