@@ -115,6 +115,22 @@ async def test_an_empty_content_is_an_empty_reply(model: str) -> None:
     assert score.status == "failed" and "the reply is empty" in score.rationale
 
 
+@pytest.mark.parametrize("model", OPENAI_MODELS)
+async def test_a_refusal_does_not_end_the_schema_of_the_run(model: str) -> None:
+    """OpenAI says one beside an empty content, where a model is held to a schema."""
+    message = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+    body = openai(None, choices=[{"index": 0, "message": message, "finish_reason": "stop"}])
+    async with ScriptedServer([Step(body=body), say('{"process_score": 7}')]) as server:
+        made = client_factory(structured=True)
+        coach = make_coach(CoachConfig(name=model, api_base=server.openai_base), client_factory=made)
+        first, second = requests_of(2)
+        with pytest.raises(CoachError, match="the model refused: 'I cannot help with that"):
+            await coach.score(first)
+        assert (await coach.score(second)).process_0_10 == 7
+        await coach.close()
+        assert [("response_format" in request.body) for request in server.requests] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("model", "body"),
     [
