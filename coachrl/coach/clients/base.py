@@ -157,7 +157,8 @@ class ChatClient(Protocol):
         ...
 
     def ask_in_plain_words(self, model: str) -> None:
-        """`model`, one of the chain, answers nothing where it is held to a schema: from now on it is not."""
+        """`model`, one of the chain, answered nothing where it was held to a schema, and well where it was not. From
+        now on it is not, unless it has answered something there more often: an agent may have brought that about."""
         ...
 
     async def complete(self, request: ChatRequest) -> Reply:

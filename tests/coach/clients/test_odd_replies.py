@@ -325,6 +325,20 @@ async def test_a_model_that_answers_a_schema_with_nothing_is_asked_in_plain_word
     assert [score.usage.attempts for score in (first, second, third)] == [2, 1, 1] and asked == 4
 
 
+async def test_a_model_that_answered_under_a_schema_keeps_to_it_after_an_empty_reply() -> None:
+    """An agent that brings one about would else choose the form in which its judge answers."""
+    one, two, nothing, well = say('{"process_score": 1}'), say('{"process_score": 2}'), say(""), say(EIGHT)
+    script = [one, nothing, well, two, nothing, well, nothing, well, well]
+    async with ScriptedServer(script) as server:
+        config = CoachConfig(name="openai/judge", api_base=server.openai_base, structured=True)
+        coach = make_coach(config, client_factory=client_factory(structured=True))
+        given = [(await coach.score(request)).process_0_10 for request in requests_of(6)]
+        await coach.close()
+        held = ["response_format" in request.body for request in server.requests]
+    assert given == [1, 8, 2, 8, 8, 8]
+    assert held == [True, True, False, True, True, False, True, False, False], "empty more often than not"
+
+
 async def test_a_model_that_answers_nothing_at_all_is_asked_twice_more_and_has_no_score() -> None:
     async with ScriptedServer([say("")]) as server:
         made = client_factory(structured=True)
