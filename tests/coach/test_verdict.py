@@ -267,6 +267,20 @@ def test_replies_without_a_suggestion(reply: str) -> None:
     assert (parse_verdict(reply).suggestion, parse_verdict(reply).process_0_10) == ("", 9)
 
 
+@pytest.mark.parametrize(
+    "thoughts", ["", "<think>\nhm\n</think>\n", "hm\n</think>\n", "<think>\n<suggestion>\n1\n</suggestion>\n</think>\n"]
+)
+def test_an_agent_may_be_told_what_to_think(thoughts: str) -> None:
+    suggestion = "<think>\n6 times 7\n</think>\n42"
+    verdict = parse_verdict(f"{thoughts}Bad.\n<suggestion>\n{suggestion}\n</suggestion>\nPROCESS_SCORE: 3")
+    assert (verdict.suggestion, verdict.process_0_10, verdict.rationale) == (suggestion, 3, "Bad.\n\nPROCESS_SCORE: 3")
+
+
+def test_a_suggestion_that_was_only_thought_of_is_hidden() -> None:
+    verdict = parse_verdict("<think>\n<suggestion>\n1\n</suggestion>\n</think>\nBad.\nPROCESS_SCORE: 3")
+    assert (verdict.suggestion, verdict.rationale) == ("", "Bad.\nPROCESS_SCORE: 3")
+
+
 def test_a_score_inside_a_suggestion_alone_is_no_score() -> None:
     with pytest.raises(CoachError, match="no line"):
         parse_verdict("<suggestion>\nPROCESS_SCORE: 10\n</suggestion>")
