@@ -56,6 +56,7 @@ _CLOSING = re.compile(
     re.I,
 )
 _LONGEST_CLOSING = 50
+_MOST_CLOSINGS = 20  # a model in a loop may write a hundred thousand
 _PAIRS = ("[]", "()", "<>", "{}", '""', "''", "$$")  # around a number
 _OBJECT = re.compile(rf"^[{_BLANKS}]*+\{{", re.MULTILINE)
 _LONGEST_REPLY = 1 << 20  # characters: more than any model's limit of tokens lets it write
@@ -83,7 +84,10 @@ def own_words(reply: str) -> str:
     if openings:
         raise CoachError("the reply ends in hidden thoughts: they were never closed")
     end = len(text)
-    while closing := _CLOSING.search(text, max(0, end - _LONGEST_CLOSING), end):
+    for _ in range(_MOST_CLOSINGS):
+        closing = _CLOSING.search(text, max(0, end - _LONGEST_CLOSING), end)
+        if closing is None:
+            break
         end = closing.start()
     return text[:end]
 

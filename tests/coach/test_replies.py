@@ -31,6 +31,7 @@ def test_a_megabyte_is_read_and_no_more() -> None:
         ("<analysis>a</analysis>b", "<analysis>a</analysis>b"),  # thinking aloud is the model's own word
         ("a</s></answer>\n<|im_end|>\n", "a"),
         ("a</s>b", "a</s>b"),
+        ("a" + "</s>" * 21, "a</s>"),  # more is no ending, and would take long
         ("\u2000\u200da\u200d\u2000", "a"),
         ("<thinker>\na", "<thinker>\na"),
         ("\u200ea\u200f", "a"),
