@@ -143,10 +143,7 @@ class LiteLLMClient(Provider):
         if not answer.choices:
             raise self._broken_off("the provider sent no candidate")
         choice = answer.choices[0]
-        # To LiteLLM a reply that broke off has stopped; what the provider said stands beside it.
-        said = (getattr(choice, "provider_specific_fields", None) or {}).get("native_finish_reason")
-        ending = said if said in BROKEN_ENDINGS else choice.finish_reason
-        reply = reply_of(self.model, request, choice.message.model_dump(), ending)
+        reply = reply_of(self.model, request, choice.message.model_dump(), ending_in(choice))
         return self._with_usage(reply, request, answer)
 
     def _with_usage(self, reply: ReplyType, request: ChatRequest, answer: Any) -> ReplyType:
@@ -197,6 +194,12 @@ class LiteLLMClient(Provider):
             return self._broken_off(said, _retry_after_s(error), error)
         about_the_key = "the provider refused the key: check its environment variable"
         return self._refused(status, said, _retry_after_s(error), about_the_key)
+
+
+def ending_in(choice: Any) -> Any:
+    """How a reply ended, in the provider's word where something broke it off: to LiteLLM it has stopped."""
+    said = (getattr(choice, "provider_specific_fields", None) or {}).get("native_finish_reason")
+    return said if said in BROKEN_ENDINGS else choice.finish_reason
 
 
 def _thinking(model: str, settings: CoachConfig, litellm: ModuleType) -> dict[str, Any]:
