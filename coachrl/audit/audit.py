@@ -118,7 +118,8 @@ def with_asked(audit: Audit, asked: Asked) -> Audit:
 def _answered(verdict: AuditVerdict, asked: Asked, said: Sequence[AuditVerdict]) -> AuditVerdict:
     """A gap between categories is no accusation of a coach whose scores stay where they are under exchanged names."""
     concerned = verdict.topic == "category" and verdict.grade == "warning" and verdict.rater == asked.coach
-    steady = any(v.grade == "ok" and v.text.startswith(EXCHANGED) for v in said)
+    exchanged = [v for v in said if EXCHANGED in v.text]
+    steady = bool(exchanged) and all(v.grade == "ok" for v in exchanged)
     if not concerned or not steady:
         return verdict
     return _as_note(verdict, "scores stay where they are under exchanged names: the work differs")

@@ -48,11 +48,13 @@ _MANY_FILES = 20  # of more their number is told, since the list may be cut
 _NONE = "(none)"
 _HIDDEN = "N/A: not shown to you."
 _EVERYTHING = EvidenceConfig()
-# Where a token begins by which chat models tell turns apart: <|im_start|>, <｜User｜> of DeepSeek, <seed:bos>, [INST].
-# A judge's server takes one that is spelled out in a message for the token.
+# Where a token begins by which chat models tell turns apart: <|im_start|>, <|turn> and <turn|> of Gemma, <｜User｜> of
+# DeepSeek, <seed:bos>, [INST], ]~b] and [e~[ of MiniMax. A judge's server takes one that is spelled out in a message
+# for the token.
 _BEGIN_OF_CONTROL = re.compile(
-    r"<(?=[|\uff5c][\w\u2581]{1,40}[|\uff5c]>|(?:start|end)_of_turn>|(?:seed:)?[be]os>)"
-    r"|\[(?=\|\w{1,40}\|\]|/?(?:INST|SYSTEM_PROMPT)\]|gMASK\])"
+    r"<(?=[|\uff5c][\w\u2581]{1,40}[|\uff5c]?>|\w{1,40}\|>|(?:start|end)_of_turn>|(?:seed:)?[be]os>)"
+    r"|\[(?=\|\w{1,40}\|\]|/?(?:INST|SYSTEM_PROMPT|TOOL_RESULTS|TOOL_CALLS|AVAILABLE_TOOLS)\]|gMASK\]|e~\[)"
+    r"|\](?=~!?b[\[\]])"
 )
 
 

@@ -15,32 +15,36 @@ from typing import Any
 
 from coachrl.errors import CoachError
 
-# Blanks that are none of ASCII's (no-break, thin, ideographic), and marks that nobody sees: zero widths, a BOM.
-_BLANKS = " \t\r\f\v\u00a0\u1680" + "".join(map(chr, range(0x2000, 0x200E))) + "\u202f\u205f\u2060\u3000\ufeff"
+# Blanks that are none of ASCII's (no-break, thin, ideographic), and marks that nobody sees: zero widths, a BOM, and
+# those of the direction in which a script is written.
+_BLANKS = " \t\r\f\v\u00a0\u1680" + "".join(map(chr, range(0x2000, 0x2010))) + "\u202f\u205f\u2060\u3000\ufeff"
 _EMPHASIS = "*_`"
 _PAD = f"[{_BLANKS}{_EMPHASIS}]*+"
 _LEAD = f"[{_BLANKS}{_EMPHASIS}#-]*+"
 _REMARK = r"(?:\([^()\d]*\))"  # in brackets, without a number, which might be another score
+_MINUS = "\u2212\u2011"  # as some models write it: the sign of typesetters, a hyphen at which no line breaks
 _NUMBER = re.compile(
-    rf"(?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)){_PAD}(?:/{_PAD}10(?:\.0)?|out of 10)?{_PAD}(?:points?|pts)?{_PAD}"
+    rf"(?P<number>[-+{_MINUS}]?(?:\d+(?:\.\d*)?|\.\d+)){_PAD}"
+    rf"(?:/{_PAD}10(?:\.0)?|out of 10)?{_PAD}(?:points?|pts)?{_PAD}"
     rf"{_REMARK}?",
     re.ASCII | re.IGNORECASE,
 )
 _ABSTAIN = re.compile(rf"ABSTAIN{_PAD}{_REMARK}?", re.IGNORECASE)
 _LONGEST_VALUE = 300
 # Thoughts that a server left in the reply, as the templates of many models write them: <think>, <seed:think>, [THINK]
-# of Mistral, triangles of Kimi, <|channel|> of gpt-oss; and what models write of themselves to think aloud.
+# of Mistral, triangles of Kimi, <|channel|> of gpt-oss, <|channel> of Gemma; and what models write of themselves to
+# think aloud.
 _THOUGHT = "think|thinking|thoughts?"
 _ALOUD = "reasoning|analysis|scratchpad|scratch|reflection|internal|(?:inner_)?monologue"
 _END_OF_HIDDEN = re.compile(
     rf"</(?:\w{{1,20}}+:)?(?:{_THOUGHT}) ?>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>"
-    r"|<\|channel\|>final<\|message\|>",
+    r"|<\|channel\|>final(?: ?<\|constrain\|> ?\w{1,20})?<\|message\|>|<channel\|>",
     re.IGNORECASE,
 )
 _END_OF_ASIDE = re.compile(rf"{_END_OF_HIDDEN.pattern}|</(?:{_ALOUD})>", re.IGNORECASE)
 _ASIDE = (
     rf"(?:<(?:\w{{1,20}}+:)?(?:{_THOUGHT}|{_ALOUD})(?: [^<>\n]{{0,99}}+)?>|\[THINK\]|\u25c1think\u25b7"
-    r"|<\|begin_of_thought\|>|<\|channel\|>(?:analysis|commentary)\b)"
+    r"|<\|begin_of_thought\|>|<\|channel\|>(?:analysis|commentary)\b|<\|channel>thought\b)"
 )
 _BEGIN_OF_ASIDE = (  # it begins its line, or ends it; one pattern of both would be tried at each letter
     re.compile(rf"^{_LEAD}{_ASIDE}", re.MULTILINE | re.IGNORECASE),
@@ -48,9 +52,11 @@ _BEGIN_OF_ASIDE = (  # it begins its line, or ends it; one pattern of both would
 )
 # What may end a whole reply: a model's own tokens, where the server prints them, and the tag of an answer.
 _CLOSING = re.compile(
-    rf"(?:<\|\w{{1,30}}\|>|</s>|<(?:eos|end_of_turn)>|</(?:final_)?answer>)[{_BLANKS}\n]{{0,9}}\Z", re.I
+    rf"(?:<\|\w{{1,30}}\|>|</s>|<(?:eos|end_of_turn|turn\|)>|\[e~\[|</(?:(?:final_)?answer|response)>)[{_BLANKS}\n]{{0,9}}\Z",
+    re.I,
 )
 _LONGEST_CLOSING = 50
+_MOST_CLOSINGS = 20  # a model in a loop may write a hundred thousand
 _PAIRS = ("[]", "()", "<>", "{}", '""', "''", "$$")  # around a number
 _OBJECT = re.compile(rf"^[{_BLANKS}]*+\{{", re.MULTILINE)
 _LONGEST_REPLY = 1 << 20  # characters: more than any model's limit of tokens lets it write
@@ -67,7 +73,10 @@ def own_words(reply: str) -> str:
     (nobody knows what in it the model would have stood by), and for a reply of more than a megabyte."""
     if len(reply) > _LONGEST_REPLY:
         raise CoachError(f"the reply has {len(reply):,} characters, of which at most {_LONGEST_REPLY:,} are read")
-    text = reply[_last_end(_END_OF_HIDDEN, reply) :].strip(_BLANKS + "\n")
+    text = reply.strip(_BLANKS + "\n")
+    if _is_object(text):  # a tag in it is one that the coach speaks of, such as an agent's
+        return text
+    text = text[_end_of_thoughts(text) :].strip(_BLANKS + "\n")
     closed = _last_end(_END_OF_ASIDE, text)
     openings = [found.start() for begin in _BEGIN_OF_ASIDE if (found := begin.search(text, closed))]
     if not text or 0 in openings:
@@ -75,7 +84,10 @@ def own_words(reply: str) -> str:
     if openings:
         raise CoachError("the reply ends in hidden thoughts: they were never closed")
     end = len(text)
-    while closing := _CLOSING.search(text, max(0, end - _LONGEST_CLOSING), end):
+    for _ in range(_MOST_CLOSINGS):
+        closing = _CLOSING.search(text, max(0, end - _LONGEST_CLOSING), end)
+        if closing is None:
+            break
         end = closing.start()
     return text[:end]
 
@@ -158,7 +170,7 @@ def number_within(value: Any, key: str, low: float, high: float) -> float | None
         match = _NUMBER.fullmatch(stated) if len(stated) <= _LONGEST_VALUE else None
         if match is None:
             raise CoachError(f"{key} is not {wanted}: {shown(value)}")
-        value = float(match["number"])
+        value = float(re.sub(f"[{_MINUS}]", "-", match["number"]))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CoachError(f"{key} is not {wanted}: {shown(repr(value))}")
     if not low <= value <= high:  # NaN fails this too
@@ -186,6 +198,22 @@ def shown(text: str) -> str:
     """`text` in one line of an error."""
     line = " ".join(text[: 10 * _SHOWN_CHARS].split())
     return repr(line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "...")
+
+
+def _is_object(text: str) -> bool:
+    """Whether `text` is one JSON object and nothing else."""
+    try:
+        return text.startswith("{") and isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _end_of_thoughts(text: str) -> int:
+    """Where the hidden thoughts of `text` end. Those in the last suggestion are a part of it: the agent is to think."""
+    closing = text.rfind("</suggestion>")
+    opening = text.rfind("\n<suggestion>", 0, max(0, closing))
+    ends = [found.end() for found in _END_OF_HIDDEN.finditer(text)]
+    return max((end for end in ends if opening < 0 or not opening < end < closing), default=0)
 
 
 def _last_end(pattern: re.Pattern[str], text: str) -> int:

@@ -189,8 +189,10 @@ class CoachConfig(Section):
         if self.compare != "none":
             if self.ensemble or ":" in self.name:
                 raise ValueError("compare: siblings are compared by the rules or by one language model")
-            if self.suggest or self.strategic.window_steps:
-                raise ValueError("compare: siblings are not compared with suggest or strategic; leave these out")
+            if self.suggest or self.strategic.window_steps or self.calibration is not None:
+                raise ValueError(
+                    "compare: siblings are not compared with suggest, strategic or calibration; leave these out"
+                )
             if self.tools.turns:
                 raise ValueError("tools: a coach that compares siblings runs no programs; leave tools or compare out")
         if self.calibration is not None and self.fallbacks:

@@ -17,6 +17,8 @@ from coachrl.rescore.store import find_rescore
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, tasks_of, team_of, training_episodes
 
+_UNREAD = ("length", "content_filter")  # endings of replies that the coach itself did not read
+
 
 def judgements(run: Run, which: ExportFilter, left_out: Counter[str]) -> Iterator[Line]:
     """What the coach was asked and what it answered, from the ledger. Rules make no calls: their reasons and score
@@ -64,7 +66,9 @@ def _replies_and_criteria(ledger: Path) -> tuple[list[dict[str, Any]], dict[str,
         if line["kind"] == "score" and line.get("criteria"):
             asked = (Criterion(one["name"], one["weight"], "") for one in line["criteria"])
             criteria[line["action_id"]] = tuple(asked)
-        elif line["kind"] == "call" and line["reply"] and line["action_id"] and line.get("finish_reason") != "length":
+        elif (
+            line["kind"] == "call" and line["reply"] and line["action_id"] and line.get("finish_reason") not in _UNREAD
+        ):
             replies.append({**line, "messages": line["messages"][:1]})  # of a repaired conversation the rest is long
     return replies, criteria
 

@@ -12,11 +12,17 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
 
-from coachrl.coach.clients.base import UNSEEN_TOKENS, ChatRequest, StreamBroken, TransientCoachError
+from coachrl.coach.clients.base import (
+    BROKEN_ENDINGS,
+    UNSEEN_TOKENS,
+    ChatRequest,
+    StreamBroken,
+    TransientCoachError,
+)
 from coachrl.coach.clients.base import Reply as CoachReply
 from coachrl.coach.clients.keys import check_sendable
 from coachrl.coach.clients.ledger import Ledger, Message, calls_to
-from coachrl.coach.clients.litellm import LiteLLMClient, import_litellm
+from coachrl.coach.clients.litellm import LiteLLMClient, ending_in, import_litellm
 from coachrl.coach.clients.providers import can_stream, longest_reply, price_of, resolve_model
 from coachrl.coach.clients.retrying import ChatClientFactory, RetryingClient
 from coachrl.coach.clients.secrets import keyless
@@ -215,9 +221,11 @@ class _ExternalModel(LiteLLMClient):
         assert isinstance(request, _CallRequest)
         if not answer.choices:
             raise self._broken_off("the provider sent no candidate")
-        replies = [_reply(choice) for choice in answer.choices[: request.call.n]]
+        choices = answer.choices[: request.call.n]
+        replies = [_reply(choice) for choice in choices]
         said = "\n\n".join(said_in(as_message(reply)) for reply in replies)
-        counted = self._with_usage(_Answer(said, self.model), request, answer)
+        broken = next((ending for ending in map(ending_in, choices) if ending in BROKEN_ENDINGS), "stop")
+        counted = self._with_usage(_Answer(said, self.model, finish_reason=broken), request, answer)
         usage = counted.usage
         first, *others = (replace(reply, prompt_tokens=usage.tokens_in) for reply in replies)
         return replace(counted, replies=(replace(first, unseen_tokens=usage.tokens_out), *others))

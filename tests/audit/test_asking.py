@@ -103,7 +103,41 @@ def test_tasks_are_shown_under_another_category_name_in_their_prompts_too():
     changed = change(replace(request, task=task))
     assert changed.task == Task("t", "classification", "A classification task, no regression.")
     assert changed.action == request.action and with_other_category({"sum"})(request) is None
-    assert EXCHANGED in perturbations_for({"sum", "product"}) and EXCHANGED not in PERTURBATIONS
+
+
+def test_names_are_changed_one_by_one_where_a_coach_can_have_scored_by_them():
+    added = perturbations_for({"sum", "product", ""}, {"coder", "checker"}).keys() - PERTURBATIONS.keys()
+    assert added == {
+        *(f"{EXCHANGED} {name}" for name in ("sum", "product")),
+        *(f"another name for role {name}" for name in ("coder", "checker")),
+    }
+    assert perturbations_for({"sum"}, set()) == perturbations_for(set(map(str, range(13))), set()) == PERTURBATIONS
+
+
+def test_a_coach_that_pays_for_a_name_is_found_though_all_names_together_keep_the_mean():
+    """What a category or a role loses under another name, the next one gains."""
+    kinds = {f"t{number}": ("sum", "product")[number % 2] for number in range(12)}
+    requests = [replace(r, task=replace(r.task, category=kinds[r.task.id])) for r in make_requests()]
+    paid = {"sum": 2.0, "coder": 1.0}
+
+    async def ask() -> list[Probe]:
+        pool = CoachPool(ScriptedCoach(lambda r: 5.0 + paid.get(r.task.category, 0.0) + paid.get(r.role.name, 0.0)))
+        try:
+            return await run_probes(pool, requests, perturbations_for({"sum", "product"}, {"coder", "checker"}))
+        finally:
+            await pool.close()
+
+    probes = {found.name: found for found in asyncio.run(ask())}
+    shifts = {name: found.shift.value for name, found in probes.items() if name.startswith("another") and found.shift}
+    assert shifts == {
+        f"{EXCHANGED} sum": -2.0,
+        f"{EXCHANGED} product": 2.0,
+        "another name for role coder": -1.0,
+        "another name for role checker": 0.0,
+    }
+    verdicts = asked_verdicts(Asked("m", "mathchat", FREE, list(probes.values()), None))
+    accused = {v.text.partition(" (")[0] for v in verdicts if v.grade == "warning"}
+    assert accused == {f"{EXCHANGED} sum", f"{EXCHANGED} product", "another name for role coder"}
 
 
 def test_scores_that_move_up_and_down_are_no_clean_bill():
@@ -126,10 +160,12 @@ def test_a_handful_of_tasks_that_all_moved_alike_says_nothing_of_a_coach(shift: 
 
     def said(tasks: int) -> AuditVerdict:
         same = Estimate(shift, None, None, tasks, tasks)
-        probe = Probe(EXCHANGED, "other names", False, Estimate(0.0, 0.0, 0.5, tasks, tasks), same, 0, [])
+        probe = Probe(f"{EXCHANGED} sum", "other names", False, Estimate(0.0, 0.0, 0.5, tasks, tasks), same, 0, [])
         return asked_verdicts(Asked("coach", "p", FREE, [probe], None))[0]
 
-    assert said(3).grade == "unknown" and said(3).text.startswith("too few actions to say whether categories exchanged")
+    assert said(3).grade == "unknown" and said(3).text.startswith(
+        f"too few actions to say whether {EXCHANGED} sum moves"
+    )
     assert said(6).grade == ("warning" if shift else "ok")
 
 
@@ -180,7 +216,7 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "this audit asks:" in done.output and "free" in done.output
     probes = {p["name"]: p for p in json.loads((tmp_path / "a.json").read_text())["asked"]["probes"]}
-    assert probes["control"]["shift"]["value"] == 0 and set(probes) == {*PERTURBATIONS, EXCHANGED}
+    assert probes["control"]["shift"]["value"] == 0 and probes.keys() > PERTURBATIONS.keys()
     assert (run.folder / "coach" / "audit.jsonl").is_file() and not (run.folder / "coach" / "ledger.jsonl").exists()
     refused = cli.invoke(
         app, ["audit", str(run.folder), "--probe", "4", "--coach", "openai/none", "--resamples", "100"]
@@ -288,9 +324,9 @@ def test_a_gap_that_does_not_follow_the_categories_names_is_no_accusation(tmp_pa
     requests = [replace(r, task=replace(r.task, category=kinds[r.task.id])) for r in make_requests()]
 
     async def ask() -> list:
-        pool = CoachPool(ScriptedCoach(lambda request: 5.0 + moves * ("categories" in request.action.id)))
+        pool = CoachPool(ScriptedCoach(lambda request: 5.0 + moves * (request.task.category == "sum")))
         try:
-            return await run_probes(pool, requests, perturbations_for({"sum", "product"}), resamples=200)
+            return await run_probes(pool, requests, perturbations_for({"sum", "product"}, ()), resamples=200)
         finally:
             await pool.close()
 

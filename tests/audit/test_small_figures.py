@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -41,6 +42,13 @@ def test_levels_means_and_tasks_are_those_of_what_is_left():
     assert [mean.value for mean in found.means(("role",), found.scores)] == [4.0, 3.0]
     assert list(map(list, found.rows_by_task(np.array([0, 0, 1]), 2))) == [[1, 1], [1]]
     assert alone.codes(("role",))[0].tolist() == [0, 0], "numbered anew, and not as in the whole sample"
+
+
+def test_a_task_without_which_there_is_no_figure_leaves_no_interval_and_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = over_tasks(np.array([[1.0, 0.0], [3.0, 1.0], [2.0, 0.0]]), first_over_second, 3)
+    assert (found.value, found.low, found.p) == (6.0, None, None)
 
 
 def test_an_error_over_tasks_is_the_jackknifes_and_few_tasks_are_turned_round():

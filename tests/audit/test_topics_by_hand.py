@@ -214,12 +214,13 @@ def test_what_was_scored_again_the_same_clears_a_coach_of_leniency_alone():
 def test_a_gap_is_answered_for_the_coach_that_was_asked_under_exchanged_names():
     gap = AuditVerdict("category", "warning", "p", "judge", "scores sums higher; may be deserved", 1.0)
     asked = Asked("judge", "p", CostEstimate((1, 1), (1, 1), (1, 1), (0.0, 0.0)), [], None)
-    steady = AuditVerdict("probe", "ok", "p", "judge", f"{EXCHANGED} does not move it", 0.0)
+    steady = AuditVerdict("probe", "ok", "p", "judge", f"{EXCHANGED} sum does not move it", 0.0)
     cleared = _answered(gap, asked, [steady])
     assert (cleared.grade, cleared.text.partition(";")[0]) == ("note", "scores sums higher")
     for other in (replace(gap, rater="own"), replace(gap, grade="unknown"), replace(gap, topic="topic")):
         assert _answered(other, asked, [steady]) is other
-    for said in ([], [replace(steady, grade="unknown")], [replace(steady, text="padding does not move it")]):
+    moved = replace(steady, grade="unknown", text=f"too few actions to say whether {EXCHANGED} product moves it")
+    for said in ([], [steady, moved], [replace(steady, text="padding does not move it")]):
         assert _answered(gap, asked, said) is gap
 
 

@@ -69,7 +69,23 @@ def test_a_text_that_quotes_the_fence_of_another_is_fenced_anew() -> None:
 
 @pytest.mark.parametrize(
     "token",
-    ["<|im_start|>", "<\uff5cUser\uff5c>", "<end_of_turn>", "<seed:eos>", "<bos>", "[/INST]", "[|user|]", "[gMASK]"],
+    [
+        "<|im_start|>",
+        "<\uff5cUser\uff5c>",
+        "<end_of_turn>",
+        "<seed:eos>",
+        "<bos>",
+        "[/INST]",
+        "[|user|]",
+        "[gMASK]",
+        "<|turn>",
+        "<turn|>",
+        "<channel|>",
+        "]~b]",
+        "]~!b[",
+        "[e~[",
+        "[/TOOL_RESULTS]",
+    ],
 )
 def test_no_text_ends_the_message_that_holds_it(token: str) -> None:
     assert f"so {token[0]} {token[1:]} it is" in fenced(f"so {token} it is", "X")

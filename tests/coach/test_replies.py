@@ -31,8 +31,13 @@ def test_a_megabyte_is_read_and_no_more() -> None:
         ("<analysis>a</analysis>b", "<analysis>a</analysis>b"),  # thinking aloud is the model's own word
         ("a</s></answer>\n<|im_end|>\n", "a"),
         ("a</s>b", "a</s>b"),
+        ("a" + "</s>" * 21, "a</s>"),  # more is no ending, and would take long
         ("\u2000\u200da\u200d\u2000", "a"),
         ("<thinker>\na", "<thinker>\na"),
+        ("\u200ea\u200f", "a"),
+        ('{"a": "its </think> is missing"}\n', '{"a": "its </think> is missing"}'),
+        ('{"a": "b</think>"} c', '"} c'),
+        ("<|channel|>analysis<|message|>b<|channel|>final <|constrain|>json<|message|>a", "a"),
     ],
 )
 def test_hidden_thoughts_and_closing_marks_are_no_words_of_a_reply(reply: str, words: str) -> None:
@@ -97,7 +102,8 @@ def test_nothing_else_may_follow_a_verdict(after: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "number"),
-    [("-10", -10), ("10.", 10), (".5", 0.5), ("+3/10", 3), ("3 / 10.0", 3), ("3 Points (so so)", 3), (7, 7.0),
+    [("-10", -10), ("\u22123", -3), ("\u20113", -3), ("10.", 10), (".5", 0.5), ("+3/10", 3),
+     ("3 / 10.0", 3), ("3 Points (so so)", 3), (7, 7.0),
      ("ABSTAIN", None), ("**abstain** (no log)", None), ("(" + " " * 200 + "4)", 4)],
 )  # fmt: skip
 def test_a_number_may_be_decorated(value: object, number: float | None) -> None:

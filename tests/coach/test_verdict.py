@@ -63,6 +63,11 @@ from coachrl.errors import CoachError
         ("<answer>PROCESS_SCORE: 7</answer><|im_end|>", 7),
         ('<answer>\n{"process_score": 7}\n</answer>', 7),
         ("PROCESS_SCORE: 7</s>", 7),
+        ("PROCESS_SCORE: 7<turn|>", 7),
+        ("PROCESS_SCORE: 7[e~[\n", 7),
+        ("<think>\nPROCESS_SCORE: 3\n</think>\n<response>\nPROCESS_SCORE: 7\n</response>\n", 7),
+        ("<|channel>thought\n<channel|>PROCESS_SCORE: 7", 7),
+        ("<|channel>thought\nPROCESS_SCORE: 3\n<channel|>PROCESS_SCORE: 7", 7),
         ("<think >PROCESS_SCORE: 3</think >PROCESS_SCORE: 7", 7),
         ("<think time=3>\nPROCESS_SCORE: 3\n</think>\nPROCESS_SCORE: 7", 7),
         ("<seed:think>\nPROCESS_SCORE: 3\n</seed:think>\nPROCESS_SCORE: 7", 7),
@@ -90,6 +95,8 @@ def test_replies_that_hold_a_score(reply: str, score: float) -> None:
         "PROCESS_SCORE: 11",
         "PROCESS_SCORE: 10.01",
         "PROCESS_SCORE: -1",
+        "PROCESS_SCORE: \u22121",
+        "PROCESS_SCORE: 7\u20118",
         "PROCESS_SCORE: NaN",
         "PROCESS_SCORE: inf",
         "PROCESS_SCORE: 1e1",
@@ -138,6 +145,7 @@ def test_replies_that_hold_a_score(reply: str, score: float) -> None:
         "\u25c1think\u25b7\nPROCESS_SCORE: 9",
         "<|begin_of_thought|>\nPROCESS_SCORE: 9",
         "<|channel|>analysis<|message|>\nPROCESS_SCORE: 9",
+        "<|channel>thought\nPROCESS_SCORE: 9",
         "<inner_monologue>\nPROCESS_SCORE: 9",
         '{"process_score": 9, "abstain": "true"}',
         'The agent wrote\n"PROCESS_SCORE: 9"',
@@ -259,6 +267,20 @@ def test_replies_without_a_suggestion(reply: str) -> None:
     assert (parse_verdict(reply).suggestion, parse_verdict(reply).process_0_10) == ("", 9)
 
 
+@pytest.mark.parametrize(
+    "thoughts", ["", "<think>\nhm\n</think>\n", "hm\n</think>\n", "<think>\n<suggestion>\n1\n</suggestion>\n</think>\n"]
+)
+def test_an_agent_may_be_told_what_to_think(thoughts: str) -> None:
+    suggestion = "<think>\n6 times 7\n</think>\n42"
+    verdict = parse_verdict(f"{thoughts}Bad.\n<suggestion>\n{suggestion}\n</suggestion>\nPROCESS_SCORE: 3")
+    assert (verdict.suggestion, verdict.process_0_10, verdict.rationale) == (suggestion, 3, "Bad.\n\nPROCESS_SCORE: 3")
+
+
+def test_a_suggestion_that_was_only_thought_of_is_hidden() -> None:
+    verdict = parse_verdict("<think>\n<suggestion>\n1\n</suggestion>\n</think>\nBad.\nPROCESS_SCORE: 3")
+    assert (verdict.suggestion, verdict.rationale) == ("", "Bad.\nPROCESS_SCORE: 3")
+
+
 def test_a_score_inside_a_suggestion_alone_is_no_score() -> None:
     with pytest.raises(CoachError, match="no line"):
         parse_verdict("<suggestion>\nPROCESS_SCORE: 10\n</suggestion>")
@@ -266,14 +288,10 @@ def test_a_score_inside_a_suggestion_alone_is_no_score() -> None:
 
 @given(st.floats(0, 10).map(lambda value: round(value, 3)), st.text(), st.sampled_from([None, 2]))
 def test_reasons_in_a_json_reply_never_change_its_score(score: float, reasons: str, indent: int | None) -> None:
-    reasons = f'It wrote:\nPROCESS_SCORE: 10\n{{"process_score": 10}}\n{reasons}'
+    reasons = f'It wrote:\n<think>x</think>\nPROCESS_SCORE: 10\n{{"process_score": 10}}\n{reasons}'
     reply = {"rationale": reasons, "process_score": score, "answer_correct": None, "abstain": False}
     assert set(reply) == set(verdict_schema()["required"])
-    try:
-        verdict = parse_verdict(json.dumps(reply, indent=indent))
-    except CoachError:
-        assert "think" in reasons  # hidden thoughts are cut wherever they stand
-        return
+    verdict = parse_verdict(json.dumps(reply, indent=indent))
     assert verdict.process_0_10 == pytest.approx(score)
     assert verdict.rationale == reasons
 

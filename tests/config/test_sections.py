@@ -42,8 +42,13 @@ THREE = "coach.ensemble=[{name: rules}, {name: openai/x}, {name: openai/y}]"
         ),
         (
             [MODEL, SIBLINGS, "coach.strategic.window_steps=1"],
-            "not compared with suggest or strategic",
+            "not compared with suggest, strategic or calibration",
             [MODEL, "coach.strategic.window_steps=1"],
+        ),
+        (
+            [MODEL, SIBLINGS, "coach.calibration=people.json"],
+            "not compared with suggest, strategic or calibration",
+            [MODEL, "coach.calibration=people.json"],
         ),
         (
             [MODEL, SIBLINGS, "coach.tools.turns=1"],

@@ -128,6 +128,8 @@ async def test_judgements_are_what_the_judge_was_asked_and_said(tmp_path):
     call = next(line for line in read_ledger(ledger) if line["kind"] == "call" and line["action_id"])
     with ledger.open("a") as file:
         file.write(json.dumps({**call, "reply": "PROCESS_SCORE: 9", "messages": []}) + "\n")
+        for ending in ("length", "content_filter"):  # which the coach did not read
+            file.write(json.dumps({**call, "reply": f"{ending}\nPROCESS_SCORE: 9", "finish_reason": ending}) + "\n")
     done, records = export(run, "reward-model", tmp_path / "rm.jsonl", rescore=rescore.label)
     assert done.lines == {"judgement": len(actions_of(run))}
     assert done.left_out["replies without a question"] == 1

@@ -130,6 +130,14 @@ async def test_what_else_a_provider_refuses_is_its_own_fault_and_costs_nothing(c
     assert kind is ProviderFailed and line["usage"]["cost_usd"] == line["reserved_usd"] == 0.0
 
 
+@pytest.mark.parametrize("word", ["abort", "error"])
+async def test_a_reply_that_something_broke_off_is_none(word, tmp_path):
+    choice = {"index": 0, "message": says("Half an"), "finish_reason": word}
+    body = json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
+    kind, line = await failed_call(Step(body=body), tmp_path / "ledger")
+    assert kind is ProviderFailed and line["usage"]["cost_usd"] is None and "the reply broke off" in line["error"]
+
+
 async def test_so_much_is_reserved_for_each_of_several_replies(tmp_path):
     (_, one), (_, three) = [await failed_call(CUT, tmp_path / f"ledger{n}", n) for n in (1, 3)]
     assert one["usage"]["cost_usd"] is None and 0.1 < one["reserved_usd"] < 0.2

@@ -119,7 +119,8 @@ def over_tasks(
     if extreme and equal > 1:  # no task departs from it: there is no spread that could be an error
         found = at_limit(extreme[0], n, tasks, of, null, limits, equal)
         return replace(found, p=p_without_spread(extreme[0] - null, informed))
-    error = float(np.sqrt((tasks - 1) / tasks * ((without_T - without_T.mean()) ** 2).sum()))
+    with np.errstate(invalid="ignore"):  # there may be no statistic without one of the tasks
+        error = float(np.sqrt((tasks - 1) / tasks * ((without_T - without_T.mean()) ** 2).sum()))
     if not np.isfinite(error) or not limits[0] < value < limits[1]:
         return Estimate(value, None, None, n, tasks, of)
     if error <= _NOTHING:

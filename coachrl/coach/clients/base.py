@@ -37,6 +37,9 @@ _ENDINGS = {
     **dict.fromkeys(("max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"), "length"),
     **dict.fromkeys(("refusal", "safety", "content_filtered", "blocked"), "content_filter"),
 }
+BROKEN_ENDINGS = frozenset({"abort", "error", "network_error", "malformed_response"})
+"""Words of providers (vLLM, SGLang, OpenRouter, Gemini) for a reply that something broke off: "PROCESS_SCORE: 1" may
+have been going to be a 10."""
 _NO_MONEY = re.compile(r"insufficient_quota|billing_hard_limit|credit balance is too low")
 
 
@@ -154,7 +157,8 @@ class ChatClient(Protocol):
         ...
 
     def ask_in_plain_words(self, model: str) -> None:
-        """`model`, one of the chain, answers nothing where it is held to a schema: from now on it is not."""
+        """`model`, one of the chain, answered nothing where it was held to a schema, and well where it was not. From
+        now on it is not, unless it has answered something there more often: an agent may have brought that about."""
         ...
 
     async def complete(self, request: ChatRequest) -> Reply:
@@ -208,6 +212,8 @@ class Provider(ABC):
             reply = keyless(self._read(answer, request))
         except UNREADABLE as error:
             raise self._unreadable(error) from None
+        if reply.finish_reason in BROKEN_ENDINGS:
+            raise self._broken_off(f"the reply broke off: '{reply.finish_reason}'")
         self.has_answered = True
         return replace(reply, usage=replace(reply.usage, latency_s=time.monotonic() - began))
 

@@ -24,7 +24,17 @@ from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable, lacking
 
 _BLOCKED = frozenset(
-    {"SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR", "IMAGE_SAFETY"}
+    {
+        "SAFETY",
+        "RECITATION",
+        "LANGUAGE",
+        "OTHER",
+        "BLOCKLIST",
+        "PROHIBITED_CONTENT",
+        "SPII",
+        "MODEL_ARMOR",
+        "IMAGE_SAFETY",
+    }
 )
 _CANCELLED_STATUS = 499  # Google's "the client closed the request", which may pass
 

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from coachrl.coach.clients.base import (
+    BROKEN_ENDINGS,
     ChatRequest,
     Provider,
     Reply,
@@ -33,6 +34,7 @@ _TRACEBACK = re.compile(r"(?<!\s)\s++Traceback \(most recent call last\).*", re.
 _ADVICE = re.compile(r"(?<!\s)\s*+To drop\b.*", re.DOTALL)  # for who calls LiteLLM himself
 _UNREAD_STATUS = (200, 422)  # what LiteLLM says of a body that it could not read, or
 _UNREAD = "Invalid response object"
+_UNCONNECTED = "Connection error."  # all that OpenAI's client says
 
 
 def import_litellm(model: str) -> ModuleType:
@@ -141,7 +143,7 @@ class LiteLLMClient(Provider):
         if not answer.choices:
             raise self._broken_off("the provider sent no candidate")
         choice = answer.choices[0]
-        reply = reply_of(self.model, request, choice.message.model_dump(), choice.finish_reason)
+        reply = reply_of(self.model, request, choice.message.model_dump(), ending_in(choice))
         return self._with_usage(reply, request, answer)
 
     def _with_usage(self, reply: ReplyType, request: ChatRequest, answer: Any) -> ReplyType:
@@ -188,9 +190,16 @@ class LiteLLMClient(Provider):
         else:
             broken_off = (status or 0) >= 500 and answered is None
         if broken_off:
+            said = said if said != _UNCONNECTED else f"{said[:-1]}: {without_secrets(str(_first_cause(error)))}"
             return self._broken_off(said, _retry_after_s(error), error)
         about_the_key = "the provider refused the key: check its environment variable"
         return self._refused(status, said, _retry_after_s(error), about_the_key)
+
+
+def ending_in(choice: Any) -> Any:
+    """How a reply ended, in the provider's word where something broke it off: to LiteLLM it has stopped."""
+    said = (getattr(choice, "provider_specific_fields", None) or {}).get("native_finish_reason")
+    return said if said in BROKEN_ENDINGS else choice.finish_reason
 
 
 def _thinking(model: str, settings: CoachConfig, litellm: ModuleType) -> dict[str, Any]:
@@ -228,6 +237,12 @@ def _missing_key(model: str, litellm: ModuleType) -> KeyMissing | None:
         return None
     joint = " or " if model.startswith("gemini/") else " and "
     return KeyMissing(f"coach '{model}' needs a key: set {joint.join(missing)} in the environment")
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return error
 
 
 def _answered_status(error: BaseException | None) -> int | None:

@@ -28,8 +28,12 @@ from coachrl.coach.clients.secrets import without_secrets
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.parsing import check_few_values
+from coachrl.text import brief
 
 _CONNECT_S = 15.0  # for a connection, within the time of an attempt
+# An idle connection is kept. Servers close theirs after 5 s (uvicorn, on which vLLM runs); what is sent into one that
+# is closing may have been read, so that it would count as the most that it may cost.
+_KEPT_S = 2.0
 _MOST_BYTES = 16 * 2**20  # of an answer, unpacked: many times the longest reply
 _MOST_ERROR_BYTES = 2**20  # of an error that is read for what it says
 _MOST_VALUES = 100_000  # of the JSON in an answer, which has some thirty: the event loop waits while they are made
@@ -112,7 +116,8 @@ class ServerClient(Provider):
 
     def _open(self) -> Any:
         if self._session is None:  # it belongs to the running loop
-            connector = self._aiohttp.TCPConnector(limit=0)  # coach.concurrency is the limit
+            # coach.concurrency is the limit
+            connector = self._aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S)
             timeout = self._aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
             self._session = self._aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self._session
@@ -176,9 +181,12 @@ def reply_of(model: str, request: ChatRequest, message: Mapping[str, Any], finis
         for call in asked or ()
     )
     native = {key: message[key] for key in _SENT_BACK if key in message} if calls else None
-    return Reply(
-        text_of(message.get("content")), model, finish_reason=ending_of(finish_reason), calls=calls, native=native
-    )
+    text, ending, detail = text_of(message.get("content")), ending_of(finish_reason), ""
+    # LiteLLM keeps what it does not know in a section of its own.
+    refusal = message.get("refusal") or _section(message, "provider_specific_fields").get("refusal")
+    if refusal:  # else it would pass for a model that answers nothing where it is held to a schema
+        ending, detail = "content_filter", f"the model refused: {without_secrets(brief(refusal))}"
+    return Reply(text, model, finish_reason=ending, detail=detail, calls=calls, native=native)
 
 
 def _message_to(message: Message) -> dict[str, Any]:

@@ -44,12 +44,14 @@ _CHARACTERS_A_TOKEN = 4
 @dataclass
 class SharedState:
     """What calls to one model share. in_plain_words: it is held to no JSON schema, since it answered nothing there.
+    under_schema: how many replies held something there, less those that did not.
     has_answered: so that a key is good, whichever of its clients was answered.
     refusals: what is said of calls that were one too many."""
 
     concurrency: ConcurrencyLimiter
     rate: RateLimiter
     in_plain_words: bool = False
+    under_schema: int = 0
     has_answered: bool = False
     refusals: RepeatedWarnings = field(default_factory=lambda: RepeatedWarnings(log))
 
@@ -143,12 +145,21 @@ class RetryingClient:
         return self._provider.calls_functions
 
     def ask_in_plain_words(self, model: str) -> None:
-        if model == self.model and not self._shared.in_plain_words:
+        if model != self.model or self._shared.in_plain_words:
+            return
+        self._shared.under_schema -= 1
+        if self._shared.under_schema < 0:
             log.warning("coach %s answers nothing where it is held to a JSON schema: it is asked in plain words", model)
             self._shared.in_plain_words = True
 
     async def complete(self, request: ChatRequest) -> Reply:
         """The reply, from the cache where it was given before. Raises what a client raises, and BudgetExceeded."""
+        reply = await self._cached(request)
+        if request.schema is not None and reply.text.strip():
+            self._shared.under_schema += 1
+        return reply
+
+    async def _cached(self, request: ChatRequest) -> Reply:
         if self._cache is None:
             return await self._patiently(request)
         key = cache_key(self.model, request, self._provider.options)

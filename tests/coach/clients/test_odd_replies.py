@@ -115,6 +115,37 @@ async def test_an_empty_content_is_an_empty_reply(model: str) -> None:
     assert score.status == "failed" and "the reply is empty" in score.rationale
 
 
+@pytest.mark.parametrize("model", OPENAI_MODELS)
+async def test_a_refusal_does_not_end_the_schema_of_the_run(model: str) -> None:
+    """OpenAI says one beside an empty content, where a model is held to a schema."""
+    message = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+    body = openai(None, choices=[{"index": 0, "message": message, "finish_reason": "stop"}])
+    async with ScriptedServer([Step(body=body), say('{"process_score": 7}')]) as server:
+        made = client_factory(structured=True)
+        coach = make_coach(CoachConfig(name=model, api_base=server.openai_base), client_factory=made)
+        first, second = requests_of(2)
+        with pytest.raises(CoachError, match="the model refused: 'I cannot help with that"):
+            await coach.score(first)
+        assert (await coach.score(second)).process_0_10 == 7
+        await coach.close()
+        assert [("response_format" in request.body) for request in server.requests] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        *((model, openai("PROCESS_SCORE: 1", word)) for model in OPENAI_MODELS for word in ("abort", "error")),
+        (GEMINI, gemini([{"text": "PROCESS_SCORE: 1"}], "MALFORMED_RESPONSE")),
+        (GEMINI, gemini([{"text": "PROCESS_SCORE: 1"}], "OTHER")),
+    ],
+)
+async def test_a_reply_that_something_broke_off_is_not_read(model: str, body: str) -> None:
+    """It may have been going to be a 10."""
+    score = await scored(model, [Step(body=body)])
+    assert (score.status, score.process_0_10) == ("failed", None)
+    assert any(said in score.rationale for said in ("the reply broke off: ", "the reply was blocked: OTHER"))
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -292,6 +323,20 @@ async def test_a_model_that_answers_a_schema_with_nothing_is_asked_in_plain_word
         asked = len(server.requests)
     assert [score.process_0_10 for score in (first, second, third)] == [8, 8, 8]
     assert [score.usage.attempts for score in (first, second, third)] == [2, 1, 1] and asked == 4
+
+
+async def test_a_model_that_answered_under_a_schema_keeps_to_it_after_an_empty_reply() -> None:
+    """An agent that brings one about would else choose the form in which its judge answers."""
+    one, two, nothing, well = say('{"process_score": 1}'), say('{"process_score": 2}'), say(""), say(EIGHT)
+    script = [one, nothing, well, two, nothing, well, nothing, well, well]
+    async with ScriptedServer(script) as server:
+        config = CoachConfig(name="openai/judge", api_base=server.openai_base, structured=True)
+        coach = make_coach(config, client_factory=client_factory(structured=True))
+        given = [(await coach.score(request)).process_0_10 for request in requests_of(6)]
+        await coach.close()
+        held = ["response_format" in request.body for request in server.requests]
+    assert given == [1, 8, 2, 8, 8, 8]
+    assert held == [True, True, False, True, True, False, True, False, False], "empty more often than not"
 
 
 async def test_a_model_that_answers_nothing_at_all_is_asked_twice_more_and_has_no_score() -> None:

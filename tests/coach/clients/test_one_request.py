@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from chat_clients import EIGHT, GEMINI, SECRET, ask, client_factory
+from loopback import LoopbackServer
 from scripted_server import CUT, HANG, RESET, Received, ScriptedServer, Step, say, status
 
+from coachrl.coach.clients import openai_compatible
 from coachrl.coach.clients.base import TransientCoachError
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import Ledger, calls_to, read_ledger
@@ -84,10 +87,30 @@ async def test_a_connection_that_was_never_made_costs_nothing(model: str) -> Non
     client = client_factory(budget := Budget(10.0), max_attempts=2, usd_per_million_tokens=(1.0, 2.0)).client(
         model, base
     )
-    with pytest.raises(TransientCoachError):
+    with pytest.raises(TransientCoachError, match="Connect call failed"):
         await client.complete(ask())
     await client.close()
     assert budget.spent_usd == 0
+
+
+async def test_a_connection_that_was_idle_for_seconds_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may be closing it, and what is sent into it would count as the most that it may cost."""
+    came_from = []
+
+    async def answer(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        came_from.append(request.transport.get_extra_info("peername"))
+        return web.json_response({"choices": [{"message": {"content": EIGHT}, "finish_reason": "stop"}]})
+
+    monkeypatch.setattr(openai_compatible, "_KEPT_S", 0.1)
+    async with LoopbackServer({"/v1/chat/completions": answer}) as server:
+        client = client_factory().client("openai/judge", f"{server.address}/v1")
+        for pause_s in (0.0, 0.2, 0.0):
+            await client.complete(ask())
+            await asyncio.sleep(pause_s)
+        await client.close()
+    first, second, third = came_from
+    assert first == second != third
 
 
 @pytest.mark.parametrize("model", MODELS)
