@@ -285,6 +285,13 @@ def test_a_port_that_is_taken_is_named(serving, place):
     assert f"port {port} cannot be used" in refused(place, "runs/team", "--port", port)
 
 
+def test_an_engine_that_is_named_and_not_installed_is_not_replaced_by_another(place, monkeypatch):
+    monkeypatch.delitem(sys.modules, "coachrl.trainers.backends.vllm.backend", raising=False)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ConfigError, match=r"needs vllm: pip install 'coachrl\[vllm\]'"):
+        serve_run(Run.open(place / "runs" / "team"), ["backend=vllm"], "127.0.0.1", 0, print, print)
+
+
 def test_a_machine_without_the_extra_is_told_its_name(place, monkeypatch):
     monkeypatch.delitem(sys.modules, "coachrl.gateway.server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)  # as if it were not installed
