@@ -255,6 +255,22 @@ def test_what_is_not_as_it_should_be_is_one_line(tmp_path, rows, columns, reason
     assert [path.name for path in tmp_path.iterdir()] == ["f.jsonl"]  # nothing half made
 
 
+def test_replies_of_no_task_are_told_of_with_the_columns_that_may_name_it(tmp_path, caplog):
+    rows = jsonl(tmp_path / "f.jsonl", [{"s": 1, "reply": "r", "id": 7, "subject": "sums"}])
+    for _ in range(2):  # the second time the run folder is there already
+        caplog.clear()
+        table_of(rows, tmp_path, "jsonl", "score=s", "text=reply")
+        assert "--column task=NAME" in caplog.messages[0] and caplog.messages[0].endswith("other columns: id, subject")
+    caplog.clear()
+    table_of(rows, tmp_path, "jsonl", "score=s", "text=reply", "task=id")
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(("scale", "said"), [("1:5", ", 1:5 as 0 to 10"), ("0:1", ", 0:1 as 0 to 10"), ("0:10", "")])
+def test_scores_on_another_scale_are_said_to_be(scale, said):
+    assert import_settings("jsonl", (), scale).rescaled == said
+
+
 def test_names_that_would_break_a_line_or_color_a_terminal_are_shown_plain_and_stay_apart(tmp_path):
     rows = [{"s": 1, "reply": "r", "who": who} for who in ("a\nb", "a b", "\x1b[31ma b")]
     roles = table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl", "score=s", "text=reply", "role=who")["role"]
