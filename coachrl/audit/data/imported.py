@@ -13,10 +13,11 @@ into a nested object.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from coachrl.config import dump_config, parse_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import folder_aside
 from coachrl.runs.folder import Run
+from coachrl.runs.reading import IMPORTED
 from coachrl.text import brief, estimated_tokens, extract_code, nearest, one_line
 from coachrl.types import Action, CoachScore, Episode, Outcome
 
@@ -121,7 +123,7 @@ def import_scores(file: Path, settings: ImportSettings, out: Path) -> Path:
     for number, (one, row) in enumerate(rows, start=1):
         reply = _Reply(row, columns, f"{one}, reply {number}")
         steps.setdefault(reply.step, []).append(_episode(reply, number, settings))
-    _write(folder, steps)
+    _write(folder, steps, settings)
     return folder
 
 
@@ -285,7 +287,7 @@ def is_imported(pipeline: str) -> bool:
     return pipeline.startswith(_IMPORTED)
 
 
-def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]]]) -> None:
+def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]]], settings: ImportSettings) -> None:
     """All or nothing."""
     # Whether the judge saw outcomes is not known, so no agreement with them counts as its own merit.
     config = parse_config({"name": folder.name, "coach": {"evidence": {"ground_truth": "all"}}}, "")
@@ -293,6 +295,7 @@ def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]
         with folder_aside(folder) as aside:
             (aside / "episodes").mkdir()
             (aside / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+            (aside / IMPORTED).write_text(json.dumps(asdict(settings)) + "\n", encoding="utf-8")
             for step, scored in sorted(steps.items()):
                 scores = {score.action_id: score for _, score in scored}
                 Run(aside).write_episodes(f"step-{step:06d}", [episode for episode, _ in scored], scores)
