@@ -103,6 +103,9 @@ def test_a_slurm_script_is_what_the_shell_and_slurm_read(nodes):
     assert options["nodes"] == nodes and options["gpus-per-node"] == "4"
     assert options["signal"] == "B:TERM@600" and "requeue" in options and options["open-mode"] == "append"
     assert ("openrlhf.gpus=12" in text) == (nodes == "3")
+    assert text.splitlines()[1].endswith("mkdir -p /shared/runs && sbatch THIS_FILE")  # no log, no word, without it
+    [step] = [line for line in text.splitlines() if " srun " in line]
+    assert f"--cpus-per-task={options['cpus-per-task']} " in step  # srun does not take the job's
     assert "%%" not in text
 
 
@@ -176,6 +179,10 @@ def test_a_worker_of_skypilot_waits_for_the_head_joins_it_once_and_ends_with_it(
         (["slurm", "--config", "c", "--run", "runs/team"], "--run 'runs/team': the run's folder is an absolute path"),
         (["slurm", "--config", "c", "--run", "/runs/My Team"], "is an absolute path of letters"),
         (["slurm", "--config", "c", "--run", "/runs/My_Team"], "'My_Team' names the job too"),
+        (
+            ["slurm", "--config", "c", "--run", "/runs/team", "--port", "99999"],
+            "--port: '99999' is no port: 1 to 65535",
+        ),
         (["slurm", "--config", "c", "--run", "/runs/team", "--nodes", "0"], "'0' must be a whole number, 1 or more"),
         (["slurm", "--config", "c", "--run", "/runs/team", "--time", "1;rm"], "--time '1;rm': letters, digits"),
         (["slurm", "--config", "c", "--run", "/runs/team", "steps"], "'steps' is no setting: key=value is one"),

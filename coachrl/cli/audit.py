@@ -228,8 +228,10 @@ def _ask(folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool) ->
     from coachrl.commands.event_loop import run_in_loop
     from coachrl.runs.folder import Run
     from coachrl.runs.locks import locked
+    from coachrl.runs.reading import check_played
 
     run = Run.open(folder)
+    check_played(run)
     flags = coach.of_a_saved_run() | {"coach.cache": "none"}
     config = run.config((), flags)
     ledger = run.folder / "coach" / "audit.jsonl"

@@ -202,7 +202,7 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig], again: bo
     given = (models, config, trainable, algorithm.loss, algorithm.needs_reference)
     if config.backend == "openrlhf":
         make_placement(config, trainable)  # what contradicts itself is said before anything is imported
-        backend: Backend = _import_backend("openrlhf").OpenRLHFBackend(*given, again)
+        backend: Backend = import_backend("openrlhf").OpenRLHFBackend(*given, again)
     else:
         backend = _in_one_process(config.backend)(*given)
     return backend
@@ -242,11 +242,11 @@ def check_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> None:
     that would have to be fetched from the hub first is not looked at."""
     if config.backend == "openrlhf":
         make_placement(config, {name: policy.trainable for name, policy in policies.items()})
-    _import_backend(config.backend)
+    import_backend(config.backend)
     if config.backend == "openrlhf":
         require_flash_attn(config.openrlhf.attention)
     else:
-        _import_backend("torch").pick_device(config.torch.device)
+        import_backend("torch").pick_device(config.torch.device)
     _check_models(config, policies)
 
 
@@ -289,7 +289,7 @@ _BACKEND_NEEDS = {
 """What a backend is called where its packages are missing, and how to get them."""
 
 
-def _import_backend(name: str) -> Any:
+def import_backend(name: str) -> Any:
     """The module of a backend, which imports what is large. Raises PackageMissing."""
     called, remedy = _BACKEND_NEEDS[name]
     try:
@@ -300,7 +300,7 @@ def _import_backend(name: str) -> Any:
 
 def _in_one_process(name: str) -> Any:
     """The class of a backend that is its own only process."""
-    return _import_backend("vllm").VllmBackend if name == "vllm" else _import_backend("torch").TorchBackend
+    return import_backend("vllm").VllmBackend if name == "vllm" else import_backend("torch").TorchBackend
 
 
 def make_placement(config: RunConfig, trainable: dict[str, bool]) -> Placement:

@@ -53,6 +53,7 @@ from coachrl.runs.beginning import (
 )
 from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import Models, changed_models, check_models, keep_models
+from coachrl.runs.reading import check_played
 from coachrl.runs.records import episode_line, step_of
 from coachrl.runs.trackers import check_trackers, open_trackers
 from coachrl.trainers.algorithms.trial import try_algorithm
@@ -74,6 +75,8 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool,
     restarted: how often the run has been handed on to a new process; None where the caller hands it to none. Else
     raises GoesOnElsewhere where an engine in this process is lost and `train.restarts` allow for another.
     """
+    if resume:
+        check_played(run)
     with run.locked("training"):
         try:
             with run.logging():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coachrl.coach.clients.retrying import ChatClientFactory
-from coachrl.commands.build import initial_models, load_generators
+from coachrl.commands.build import import_backend, initial_models, load_generators
 from coachrl.commands.interrupt import asked_to_end
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError, lacking
@@ -63,7 +63,10 @@ def serve_run(
     on_ready: Callable[[Served], None],
 ) -> None:
     """Serve until it is interrupted, or asked to end (SIGTERM). Raises ConfigError where the address cannot be had, or
-    others could reach it without a key; CheckpointError and PolicyError where the weights do not load."""
+    others could reach it without a key, or vLLM is named and not installed; CheckpointError and PolicyError where the
+    weights do not load."""
+    if "backend=vllm" in overrides:  # asked for by name, and not to be replaced by the embedded one
+        import_backend("vllm")
     with _address(host, port) as listener, _loaded(run, run.config(overrides), on_load) as (team, roles, step):
         asyncio.run(_serve(team, listener, lambda url: on_ready(Served(url, roles, step, bool(_key())))))
 

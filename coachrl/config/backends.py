@@ -206,6 +206,15 @@ class OpenRLHFConfig(Section):
         """Whether engines and optimizers take turns in GPU memory."""
         return self.colocate and self.sleep
 
+    @field_validator("ray_address")
+    @classmethod
+    def _names_a_port(cls, given: str | None) -> str | None:
+        """Ray would try one that does for minutes."""
+        host, _, port = (given or "").rpartition(":")
+        if given in (None, "auto", "local") or (host and port.isdecimal() and 0 < int(port) < 65536):
+            return given
+        raise ValueError("it is the host and the port of a Ray cluster, as 10.0.0.1:6379, or auto")
+
     @model_validator(mode="before")
     @classmethod
     def _adapters_are_set_elsewhere(cls, given: Any) -> Any:

@@ -215,7 +215,7 @@ def find_config(name: str) -> Path:
     if path.is_dir():
         raise ConfigError(f"config file {name}: it is a folder; name a YAML file in it, or one of {', '.join(shipped)}")
     beside = [str(file) for file in path.parent.glob("*.y*ml")] if path.suffix else []
-    close = nearest(str(path), beside) or nearest(path.stem, shipped)
+    close = nearest(str(path), beside) or (nearest(wanted, shipped) if wanted else "")
     raise ConfigError(f"no config file {name}{close} (shipped: {', '.join(shipped)})")
 
 

@@ -4,6 +4,7 @@ can sum numbers with each other as trainers do."""
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import resource
 import subprocess
@@ -96,14 +97,20 @@ def peers() -> Finding:
 
 def collectives() -> list[Finding]:
     """A sum over two processes: by gloo on the CPU, and by NCCL where there are two GPUs."""
+    if importlib.util.find_spec("torch") is None:
+        return [_not_tried(f"sum by {backend}", "torch is not installed") for backend in ("gloo", "nccl")]
     return [_collective("gloo"), _nccl_collective()]
+
+
+def _not_tried(name: str, why: str) -> Finding:
+    return Finding(name, False, f"not tried: {why}", "see the other lines", optional=True)
 
 
 def _nccl_collective() -> Finding:
     try:
         count = importlib.import_module("torch").cuda.device_count()
     except (ImportError, RuntimeError) as error:
-        return Finding("sum by nccl", False, f"not tried: {error}", "see the other lines", optional=True)
+        return _not_tried("sum by nccl", str(error))
     if count < 2:
         why = f"not tried: it takes two GPUs, and torch sees {count}"
         return Finding("sum by nccl", True, why, optional=True, skipped=True)

@@ -49,12 +49,13 @@ def diagnose_distributed(main_memory: tuple[float, int] | None = None, attention
     """Every check, in the order in which starting the backend would meet what it checks. main_memory: gigabytes (10^9)
     that a run is planned to take on all machines together, and its number of GPUs. attention: `openrlhf.attention`."""
     unneeded = not needs_flash_attn(attention) and not has_flash_attn()
-    versions = _versions(PINS, _INSTALL_SDPA if unneeded else _INSTALL)
+    install = _INSTALL_SDPA if unneeded else _INSTALL
+    versions = _versions(PINS, install)
     gpus = _gpus()
     machine = [_shared_memory(), *cluster.limits()]
     if main_memory is not None:
         machine.append(cluster.main_memory(*main_memory, sum(gpu.name.startswith("gpu ") for gpu in gpus)))
-    found = [_system(), *versions, *gpus, *_driver(), cluster.peers(), _nccl(), _nvcc(), _flash_attn(), *machine]
+    found = [_system(), *versions, *gpus, *_driver(), cluster.peers(), _nccl(install), _nvcc(), _flash_attn(), *machine]
     return [_not_needed(one, attention) if unneeded and one.name.startswith("flash-attn") else one for one in found]
 
 
@@ -176,12 +177,12 @@ def runs_cuda(driver: str) -> bool:
     return int(driver.partition(".")[0]) >= DRIVER
 
 
-def _nccl() -> Finding:
+def _nccl(install: str) -> Finding:
     try:
         torch = importlib.import_module("torch")
         version = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
     except (ImportError, AttributeError, RuntimeError) as error:
-        return Finding("nccl", False, f"torch cannot say: {error}", _INSTALL)
+        return Finding("nccl", False, f"torch cannot say: {error}", install)
     if version is None:
         return Finding("nccl", False, "this torch sees no GPU", "install the CUDA build of torch, and check nvidia-smi")
     return Finding("nccl", True, version)

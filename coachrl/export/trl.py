@@ -23,7 +23,7 @@ from coachrl.export.preferences import HOW_PAIRS_COME, preferences
 from coachrl.export.replies import ExportFilter, Line, said, scored_replies
 from coachrl.jsonl import check_place, drop_left_of, fsync, json_line, name_new, place_aside
 from coachrl.runs.folder import Run
-from coachrl.runs.reading import team_of
+from coachrl.runs.reading import check_played, team_of
 from coachrl.text import nearest
 from coachrl.types import HIGHEST_SCORE
 
@@ -71,6 +71,7 @@ def export_run(run: Run, form: str, path: Path, which: ExportFilter) -> Exported
 
 
 def _check(run: Run, form: str, path: Path, which: ExportFilter) -> None:
+    check_played(run)
     if form not in FORMATS:
         known = [*FORMATS, "hub"]
         raise ConfigError(f"no format '{form}'{nearest(form, known)} (--format is one of {', '.join(known)})")

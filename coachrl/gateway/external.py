@@ -20,7 +20,7 @@ from coachrl.coach.clients.base import (
     TransientCoachError,
 )
 from coachrl.coach.clients.base import Reply as CoachReply
-from coachrl.coach.clients.keys import check_sendable
+from coachrl.coach.clients.keys import check_address, check_sendable
 from coachrl.coach.clients.ledger import Ledger, Message, calls_to
 from coachrl.coach.clients.litellm import LiteLLMClient, ending_in, import_litellm
 from coachrl.coach.clients.providers import can_stream, longest_reply, price_of, resolve_model
@@ -121,6 +121,7 @@ class LiteLLMProviders:
                     f"no provider is known for the external model '{role.external}': name it as LiteLLM does, "
                     "provider/model"
                 ) from None
+            check_address(role.api_base)
             check_sendable(provider)
             missing = sorted(litellm.validate_environment(model=role.external)["missing_keys"])
             if missing and role.api_base is None:

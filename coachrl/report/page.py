@@ -15,6 +15,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from coachrl.coach.base import is_import_path
 from coachrl.config.algorithm import algorithm_label
 from coachrl.jsonl import write_aside
 from coachrl.report.agents import agent_colors
@@ -208,6 +209,7 @@ def _charts(contents: Contents, successes: Mapping[int, Estimate], colors: Mappi
     share = (0.0, 1.0)
     scores, rewards = by_suffix("coach/score/"), by_suffix("train/reward/")
     yield _success_chart(contents, successes, n)
+    yield from _own_measures(contents, n)
     yield Chart("Coach score", scores, f"{actions}; scale 0 to 10", y_range=(0.0, 10.0))
     if not _alike(rewards, scores):
         yield Chart("Reward", rewards, actions)
@@ -241,6 +243,21 @@ def _success_chart(contents: Contents, successes: Mapping[int, Estimate], n: str
         series.append(Series("held-out", evaluated, 1, {}))
         counts.append("held-out: from metrics.jsonl, without intervals")
     return Chart("Success", series, "; ".join(counts), "share", y_range=(0.0, 1.0))
+
+
+def _own_measures(contents: Contents, n: str) -> Iterator[Chart]:
+    """What a team or an app of somebody's own measures of an episode (`Outcome.metrics`), each on its own scale, but
+    for the success by another name."""
+    pipeline = contents.config.pipeline.name if contents.config is not None else ""
+    if not is_import_path(pipeline) and pipeline != "gateway":
+        return
+    success = _named(contents, {"training": "train/success", "held-out": "eval/success"})
+    files = (*contents.training, *contents.evaluations)
+    names = dict.fromkeys(name for file in files for episode in file.episodes for name in episode.outcome.metrics)
+    for name in names:
+        lines = _named(contents, {"training": f"train/{name}", "held-out": f"eval/{name}"})
+        if not _alike(lines, success):
+            yield Chart(one_line(name), lines, f"mean over episodes; training: {n}")
 
 
 def _by_suffix(contents: Contents, colors: Mapping[str, int], prefix: str) -> list[Series]:

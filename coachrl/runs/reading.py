@@ -17,6 +17,19 @@ from coachrl.runs.records import ScoredEpisode, read_each_once
 from coachrl.tasks import load_tasks
 from coachrl.types import Action, Episode, Role, Task
 
+IMPORTED = "imported.json"
+"""In a run's folder: how it was made of another trainer's scores."""
+
+
+def check_played(run: Run) -> None:
+    """Raises ConfigError where the run was not played here, but made of another trainer's scores: what its
+    configuration says of team and tasks is then nobody's."""
+    if (run.folder / IMPORTED).exists():
+        raise ConfigError(
+            f"{run.folder} holds another trainer's scores, and neither its team nor its tasks: coachrl audit without "
+            "asking a coach, view, report and label are for it"
+        )
+
 
 def team_of(run: Run) -> tuple[Role, ...]:
     """The team as the run kept it, or else as its configuration makes it today. Raises ConfigError."""
@@ -26,7 +39,9 @@ def team_of(run: Run) -> tuple[Role, ...]:
 def tasks_of(run: Run, config: RunConfig) -> dict[str, Task]:
     """The run's tasks by id, of both sets. Two files of one name, and two splits of a data set, give both sets the same
     ids: then it is the training task, since a coach is asked about training steps. Warns where the tasks are not those
-    that it began with: a coach is told, and a reply graded by, the reference answers of now."""
+    that it began with: a coach is told, and a reply graded by, the reference answers of now. Raises ConfigError where
+    it has none (`check_played`)."""
+    check_played(run)
     train, heldout = load_tasks(config)
     if changed := changed_tasks(run, train, heldout):
         run.warn(changed)

@@ -2,7 +2,7 @@
 
     python scripts/launch/render.py slurm --nodes 2 --gpus 8 --config mathchat_8gpu --run /shared/runs/mathchat \\
         tasks.train=/shared/train.json tasks.heldout=/shared/test.json > job.sh
-    sbatch job.sh
+    mkdir -p /shared/runs && sbatch job.sh
 
     python scripts/launch/render.py skypilot --image me/coachrl-cuda --storage s3://bucket …  > run.yaml
     python scripts/launch/render.py kuberay --image me/coachrl-cuda --storage volume-claim …  > run.yaml
@@ -72,7 +72,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--time", default="24:00:00", help="slurm: time limit of a job (default: 24:00:00)")
     parser.add_argument("--notice-s", type=_count, default=600, help="seconds to write a checkpoint in (default: 600)")
     # SkyPilot's own Ray has 6380, and many machines have one at 6379.
-    parser.add_argument("--port", type=_count, default=6390, help="of Ray's head (default: 6390)")
+    parser.add_argument("--port", type=_port, default=6390, help="of Ray's head (default: 6390)")
     parser.add_argument("overrides", nargs="*", help="settings of the run as key=value")
     args = parser.parse_intermixed_args(words)
     run = Path(args.run)
@@ -93,6 +93,12 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 1 to 65535")
     return int(text)
 
 

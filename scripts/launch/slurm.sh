@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Made by scripts/launch/render.py. Start it with: sbatch THIS_FILE
+# Made by scripts/launch/render.py. Start it with: mkdir -p %%{out} && sbatch THIS_FILE
+# (Slurm fails a job, and says nothing, where the folder of its log is not there.)
 #SBATCH --job-name=%%{name}
 #SBATCH --nodes=%%{nodes}
 #SBATCH --ntasks-per-node=1
@@ -15,11 +16,12 @@ trap 'jobs=$(jobs -p); [ -z "$jobs" ] || kill $jobs 2>/dev/null || true' EXIT
 
 address=""
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
-  # Ray stays in the foreground of each step, so that Slurm ends it with the job.
+  # Ray stays in the foreground of each step, so that Slurm ends it with the job. A step takes no --cpus-per-task of the
+  # job by itself, and would have one core.
   export RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper=1
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   address="${hosts[0]}:%%{port}"
-  on() { exec srun --overlap --nodes=1 --ntasks=1 --gpus-per-node=%%{gpus} --nodelist="$1" "${@:2}"; }
+  on() { exec srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=%%{cpus} --gpus-per-node=%%{gpus} --nodelist="$1" "${@:2}"; }
   on "${hosts[0]}" ray start --head --block --port=%%{port} --num-gpus=%%{gpus} &
   for host in "${hosts[@]:1}"; do
     on "$host" ray start --block --address="$address" --num-gpus=%%{gpus} &

@@ -219,7 +219,7 @@ def test_a_file_under_another_name_is_another_step_and_what_was_made_meanwhile_i
         folder = import_scores(jsonl(tmp_path / f"{name}.jsonl", [group]), settings, tmp_path)
         steps[folder] = [path.name for path in (folder / "episodes").iterdir()]
     assert list(steps.values()) == [["step-000001.jsonl"], ["step-000007.jsonl"]]
-    _write(folder, {9: []})
+    _write(folder, {9: []}, import_settings("jsonl", (), "0:1"))
     assert [path.name for path in (folder / "episodes").iterdir()] == ["step-000007.jsonl"]
     assert not list(tmp_path.glob(".imported*"))
 
@@ -253,6 +253,43 @@ def test_what_is_not_as_it_should_be_is_one_line(tmp_path, rows, columns, reason
         table_of(jsonl(tmp_path / "f.jsonl", rows), tmp_path, "jsonl", *columns)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["f.jsonl"]  # nothing half made
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["audit", "RUN", "--probe", "5"],
+        ["audit", "RUN", "--fault-localization", "5", "--coach", "rules"],
+        ["rescore", "RUN", "--coach", "rules"],
+        ["coaches", "try", "strict", "--action", "RUN#1", "--dry-run"],
+        ["export", "RUN", "--format", "sft", "--out", "sft.jsonl"],
+        ["train", "--resume", "RUN"],
+    ],
+    ids=lambda words: " ".join(words[:3]),
+)
+def test_no_coach_is_asked_about_another_trainers_run_and_it_is_not_trained_on(tmp_path, words):
+    rows = jsonl(tmp_path / "f.jsonl", [{"s": 1, "reply": "r", "id": 7}])
+    folder = import_scores(rows, import_settings("jsonl", ("score=s", "text=reply", "task=id"), "0:1"), tmp_path)
+    before = sorted(folder.rglob("*.jsonl"))
+    done = CliRunner().invoke(app, [word.replace("RUN", str(folder)) for word in words])
+    assert "holds another trainer's scores, and neither its team nor its tasks" in str(done.exception or done.output)
+    assert sorted(folder.rglob("*.jsonl")) == before
+
+
+def test_replies_of_no_task_are_told_of_with_the_columns_that_may_name_it(tmp_path, caplog):
+    rows = jsonl(tmp_path / "f.jsonl", [{"s": 1, "reply": "r", "id": 7, "subject": "sums"}])
+    for _ in range(2):  # the second time the run folder is there already
+        caplog.clear()
+        table_of(rows, tmp_path, "jsonl", "score=s", "text=reply")
+        assert "--column task=NAME" in caplog.messages[0] and caplog.messages[0].endswith("other columns: id, subject")
+    caplog.clear()
+    table_of(rows, tmp_path, "jsonl", "score=s", "text=reply", "task=id")
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(("scale", "said"), [("1:5", ", 1:5 as 0 to 10"), ("0:1", ", 0:1 as 0 to 10"), ("0:10", "")])
+def test_scores_on_another_scale_are_said_to_be(scale, said):
+    assert import_settings("jsonl", (), scale).rescaled == said
 
 
 def test_names_that_would_break_a_line_or_color_a_terminal_are_shown_plain_and_stay_apart(tmp_path):

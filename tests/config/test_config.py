@@ -181,6 +181,8 @@ def test_an_unknown_config_name_lists_the_shipped_ones():
 def test_a_config_file_of_another_ending_names_the_one_beside_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").touch()
+    with pytest.raises(ConfigError, match=r"no config file runs/nope \(shipped"):  # a run's folder is like none of them
+        find_config("runs/nope")
     with pytest.raises(ConfigError, match=r"no config file own\.yml, did you mean 'own.yaml'"):
         find_config("own.yml")
 

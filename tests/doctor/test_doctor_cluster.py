@@ -39,6 +39,14 @@ def test_two_processes_that_do_not_answer_in_time_are_ended():
     assert not finding.ok and finding.detail == "two processes did not end within 0 s"
 
 
+def test_without_torch_sums_are_not_tried_and_no_network_is_blamed(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    findings = cluster.collectives()
+    assert [finding.name for finding in findings] == ["sum by gloo", "sum by nccl"]
+    assert all("torch is not installed" in finding.detail and finding.optional for finding in findings)
+    assert not any("IFNAME" in finding.remedy for finding in findings)
+
+
 def test_a_sum_by_nccl_is_left_out_with_words_where_there_are_no_two_gpus():
     import torch
 

@@ -161,11 +161,13 @@ def test_flash_attn_is_needed_by_its_own_attention_alone(monkeypatch):
     monkeypatch.setattr("coachrl.doctor.gpu.has_flash_attn", lambda: False)
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     monkeypatch.setattr("coachrl.doctor.gpu.installed", lambda package: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     for attention, optional in (("flash_attention_2", False), ("sdpa", True), ("auto", True)):
         found = {finding.name: finding for finding in diagnose_distributed(attention=attention)}
         for name in ("flash-attn", "flash-attn loads"):
             assert (found[name].ok, found[name].optional) == (False, optional)
-        assert ("flash-attn==" in found["openrlhf"].remedy) is not optional
+        for name in ("openrlhf", "nccl"):
+            assert ("flash-attn==" in found[name].remedy) is not optional
     assert "needs none" in found["flash-attn loads"].detail
     monkeypatch.setattr("coachrl.doctor.gpu.has_flash_attn", lambda: True)
     found = {finding.name: finding for finding in diagnose_distributed(attention="sdpa")}

@@ -25,7 +25,7 @@ import openai
 from command_line import coachrl, start
 
 from coachrl.commands.serve import serve_run
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, PackageMissing
 from coachrl.runs.folder import Run
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.types import SamplingParams
@@ -283,6 +283,13 @@ def test_what_cannot_be_served_is_one_line_before_a_model_is_loaded(place):
 def test_a_port_that_is_taken_is_named(serving, place):
     port = serving.url.rpartition(":")[2]
     assert f"port {port} cannot be used" in refused(place, "runs/team", "--port", port)
+
+
+def test_an_engine_that_is_named_and_not_installed_is_not_replaced_by_another(place, monkeypatch):
+    monkeypatch.delitem(sys.modules, "coachrl.trainers.backends.vllm.backend", raising=False)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(PackageMissing, match=r"needs vllm.*: pip install 'coachrl\[vllm\]'"):
+        serve_run(Run.open(place / "runs" / "team"), ["backend=vllm"], "127.0.0.1", 0, print, print)
 
 
 def test_a_machine_without_the_extra_is_told_its_name(place, monkeypatch):

@@ -25,7 +25,7 @@ from coachrl.report import headline, write_report
 from coachrl.report.contents import EpisodeFile, read_contents
 from coachrl.report.episodes import choose
 from coachrl.report.outcome import table2_rows
-from coachrl.report.page import _context
+from coachrl.report.page import _charts, _context
 from coachrl.report.rendering import rendering_svg
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_record
@@ -99,6 +99,28 @@ def test_the_models_are_those_that_the_policies_began_with(tmp_path: Path) -> No
         (run.folder / "config.yaml").write_text(yaml.safe_dump(config))
         words = read(write_report(run)).text
         assert shown in words
+
+
+@pytest.mark.parametrize(("pipeline", "drawn"), [("my_team:Pair", ["units"]), ("gateway", ["units"]), ("debate", [])])
+def test_what_a_team_of_ones_own_measures_is_drawn_but_no_second_success(
+    finished: Run, pipeline: str, drawn: list[str]
+):
+    contents = read_contents(finished)
+    assert contents.config is not None
+    named = contents.config.pipeline.model_copy(update={"name": pipeline})
+    file = contents.training[-1]
+    measured = [
+        replace(one, outcome=replace(one.outcome, metrics={"correct": 1.0, "units": 2.0})) for one in file.episodes
+    ]
+    contents = replace(
+        contents,
+        config=contents.config.model_copy(update={"pipeline": named}),
+        training=[replace(file, episodes=tuple(measured))],
+        steps={step: {**metrics, "train/units": 2.0 * step} for step, metrics in contents.steps.items()},
+    )
+    charts = {chart.title: chart for chart in _charts(contents, {}, dict.fromkeys(ROLES, 0))}
+    assert [title for title in charts if title in ("units", "correct")] == drawn
+    assert not drawn or [line.name for line in charts["units"].series] == ["training"]
 
 
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ into a nested object.
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +26,11 @@ from coachrl.config import dump_config, parse_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import folder_aside
 from coachrl.runs.folder import Run
+from coachrl.runs.reading import IMPORTED
 from coachrl.text import brief, estimated_tokens, extract_code, nearest, one_line
 from coachrl.types import Action, CoachScore, Episode, Outcome
+
+log = logging.getLogger(__name__)
 
 FIELDS = ("score", "text", "prompt", "task", "category", "role", "outcome", "step", "tokens")
 """What a reply may have; score and text are needed."""
@@ -59,7 +64,7 @@ NO_REWARDS_OF_TRL = frozenset({"mode", "step", "prompt", "completion", "advantag
 """Columns that hold something else than a reward."""
 _IMPORTED = "imported from "  # and the trainer: the pipeline of such episodes
 _UNMEASURED = "the file names no outcome"
-_EDITION = 2  # of what is made of a file: a folder that an earlier one made is not taken for it
+_EDITION = 3  # of what is made of a file: a folder that an earlier one made is not taken for it
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,11 @@ class ImportSettings:
     columns: Mapping[str, str]
     low: float = 0.0
     high: float = 1.0
+
+    @property
+    def rescaled(self) -> str:
+        """What is to be known of every score that is shown: a 3 of 1:5 is a 5 of 0 to 10."""
+        return "" if (self.low, self.high) == (0, 10) else f", {self.low:g}:{self.high:g} as 0 to 10"
 
 
 def import_settings(source: str, columns: Sequence[str], scale: str) -> ImportSettings:
@@ -106,14 +116,14 @@ def import_scores(file: Path, settings: ImportSettings, out: Path) -> Path:
             while piece := opened.read(1 << 20):
                 digest.update(piece)
     folder = out / f"imported-{settings.source}-{digest.hexdigest()[:12]}"
+    columns = _columns(settings, [row for _, row in rows], files[0])
     if folder.is_dir():
         return folder
-    columns = _columns(settings, [row for _, row in rows], files[0])
     steps: dict[int, list[tuple[Episode, CoachScore]]] = {}
     for number, (one, row) in enumerate(rows, start=1):
         reply = _Reply(row, columns, f"{one}, reply {number}")
         steps.setdefault(reply.step, []).append(_episode(reply, number, settings))
-    _write(folder, steps)
+    _write(folder, steps, settings)
     return folder
 
 
@@ -134,6 +144,14 @@ def _columns(settings: ImportSettings, rows: Sequence[Mapping[str, Any]], file: 
     for field, column in columns.items():
         if all(_value(row, column) is _ABSENT for row in rows):
             raise ConfigError(f"{file}: no column '{column}' for {field}{nearest(column, map(str, row))}")
+    if not {"task", "prompt"} & columns.keys():
+        left = ", ".join(str(name) for name in row if name not in columns.values()) or "none"
+        log.warning(
+            "%s: no task is named, so all replies count as one and little can be told of them; --column task=NAME or "
+            "--column prompt=NAME says which are of one task, other columns: %s",
+            file,
+            left,
+        )
     return columns
 
 
@@ -254,7 +272,7 @@ def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Epis
         id=episode_id,
         task_id=reply.task,
         task_category=reply.named("category", "all"),
-        pipeline=f"{_IMPORTED}{settings.source}",
+        pipeline=f"{_IMPORTED}{settings.source}{settings.rescaled}",
         actions=(action,),
         outcome=Outcome(bool(outcome)),
         infra_error=_UNMEASURED if outcome is None else None,
@@ -269,7 +287,7 @@ def is_imported(pipeline: str) -> bool:
     return pipeline.startswith(_IMPORTED)
 
 
-def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]]]) -> None:
+def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]]], settings: ImportSettings) -> None:
     """All or nothing."""
     # Whether the judge saw outcomes is not known, so no agreement with them counts as its own merit.
     config = parse_config({"name": folder.name, "coach": {"evidence": {"ground_truth": "all"}}}, "")
@@ -277,6 +295,7 @@ def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]
         with folder_aside(folder) as aside:
             (aside / "episodes").mkdir()
             (aside / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+            (aside / IMPORTED).write_text(json.dumps(asdict(settings)) + "\n", encoding="utf-8")
             for step, scored in sorted(steps.items()):
                 scores = {score.action_id: score for _, score in scored}
                 Run(aside).write_episodes(f"step-{step:06d}", [episode for episode, _ in scored], scores)

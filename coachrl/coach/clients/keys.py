@@ -1,4 +1,5 @@
-"""Keys of providers, by the variable that holds one: read before a client library is imported, which takes seconds."""
+"""Keys of providers, by the variable that holds one, and addresses: checked before a client library is imported, which
+takes seconds."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from coachrl.errors import CoachUnavailable, KeyMissing
 
@@ -47,6 +49,20 @@ def check_sendable(provider: str | None) -> None:
         value = os.environ.get(name, "")
         if not (value.isascii() and value.isprintable()):
             raise CoachUnavailable(f"{name} holds a line end, or another character that no key has: set it anew")
+
+
+def check_address(address: str | None) -> None:
+    """Raises CoachUnavailable where the address of a server is no URL. Of one without its http:// client libraries say
+    no more than that the connection broke."""
+    if address is None:
+        return
+    try:
+        url = urlsplit(address)
+        is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # brackets that are not closed, a port beyond 65535
+        is_url = False
+    if not is_url:
+        raise CoachUnavailable(f"the address {address!r} is no URL; one is http://127.0.0.1:8000/v1")
 
 
 def wants_vertex(model: str) -> bool:

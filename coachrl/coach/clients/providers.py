@@ -15,6 +15,7 @@ from coachrl.coach.clients.budget import Price
 from coachrl.coach.clients.gemini import GeminiClient
 from coachrl.coach.clients.keys import (
     KEY_VARIABLES,
+    check_address,
     check_sendable,
     key_of,
     litellm_folder,
@@ -55,10 +56,11 @@ def make_provider(name: str, api_base: str | None, settings: CoachConfig) -> Pro
 
 def check_key(name: str, api_base: str | None, settings: CoachConfig) -> None:
     """What is known of a model before LiteLLM is imported, which takes seconds. Raises ConfigError for mistyped rules,
-    CoachUnavailable for a missing package, address or key, in the client's own words, and for a key that cannot be
-    sent. What is not known here, `make_provider` finds out."""
+    CoachUnavailable for a missing package, address or key, in the client's own words, for a key that cannot be sent
+    and an address that is no URL. What is not known here, `make_provider` finds out."""
     if is_mistyped_rules(name):  # before packages and keys, of which rules need none
         raise ConfigError(f"no coach '{name}', did you mean 'rules'?")
+    check_address(api_base)
     if litellm_folder() is None:
         import_litellm(name)  # which says how to get it
     provider = provider_of(name)
@@ -88,6 +90,7 @@ def _own_address(name: str) -> str:
     address = os.environ.get("HOSTED_VLLM_API_BASE")
     if not address:
         raise CoachUnavailable(f"coach '{name}' is a server of your own: name it with --coach-api-base URL")
+    check_address(address)
     return address
 
 

@@ -70,6 +70,20 @@ def test_a_bare_name_has_the_provider_that_the_client_library_finds(name):
     assert provider_of(name) == resolve_model(name, import_litellm(name)).partition("/")[0]
 
 
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:8000/v1", "localhost", "http:/127.0.0.1", "http://h:99999/v1", "ftp://h"]
+)
+@pytest.mark.parametrize("name", ["gemini-2.5-pro", "hosted_vllm/mine"])
+def test_an_address_that_is_no_url_is_told_with_one_that_is(monkeypatch, name, address):
+    with pytest.raises(CoachUnavailable, match=r"is no URL; one is http://127\.0\.0\.1:8000/v1"):
+        check_key(name, address, CoachConfig())
+    monkeypatch.setenv("HOSTED_VLLM_API_BASE", address)
+    with pytest.raises(CoachUnavailable, match="is no URL"):
+        check_key("hosted_vllm/mine", None, CoachConfig())
+    for good in ("http://127.0.0.1:8000/v1", "https://proxy.example", "http://[::1]:80/v1"):
+        check_key(name, good, CoachConfig())
+
+
 def test_what_is_not_known_is_left_to_the_client_library(monkeypatch, tmp_path):
     for name, api_base in (("no-such-model", None), ("nobody/model", None), ("gpt-4o", "http://127.0.0.1:1/v1")):
         check_key(name, api_base, CoachConfig())
