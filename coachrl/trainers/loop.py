@@ -30,6 +30,7 @@ from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import names_at_first
+from coachrl.runs.reading import tell_of_last_steps
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
@@ -333,8 +334,7 @@ class Trainer:
             self._replies.put_aside()()
         if self.coach is not None:
             self.coach.note_resumed(self.step)
-            for step in range(max(1, self.step - self.coach.memory_steps + 1), self.step + 1):
-                self.coach.observe(step, *self.run.read_episodes(f"step-{step:06d}"))
+            tell_of_last_steps(self.coach, self.run, self.step)
 
     def start_over(self) -> None:
         """Continue a run that was killed before its first checkpoint: every step is made again, and no call to the
