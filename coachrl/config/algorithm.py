@@ -106,6 +106,7 @@ def _check_own(found: Any, name: str) -> None:
         function = getattr(found, method)
         check_takes(function, ("self", *arguments), f"algorithm '{name}': its {method}")
         check_plain(function, f"algorithm '{name}': its {method}")
+    check_takes(found.explore, ("self", "episodes", "specs", "context"), f"algorithm '{name}': its explore")
     for attribute, known in (("loss", get_args(Loss)), ("scheme", get_args(Scheme))):
         value = getattr(found, attribute)
         if value not in known:

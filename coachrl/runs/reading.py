@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, make_request, sees_outcome
 from coachrl.config import RunConfig
@@ -16,6 +17,9 @@ from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_each_once
 from coachrl.tasks import load_tasks
 from coachrl.types import Action, Episode, Role, Task
+
+if TYPE_CHECKING:  # with the clients of coaches, which few readers need
+    from coachrl.coach.pool import CoachPool
 
 IMPORTED = "imported.json"
 """In a run's folder: how it was made of another trainer's scores."""
@@ -57,6 +61,12 @@ def training_episodes(run: Run) -> Iterator[ScoredEpisode]:
         yield from read_each_once(path, seen, problems)
         for problem in problems:
             run.warn(problem)
+
+
+def tell_of_last_steps(coach: CoachPool, run: Run, step: int) -> None:
+    """What a coach that goes by the run goes by after `step`, from the run's files."""
+    for number in range(max(1, step - coach.memory_steps + 1), step + 1):
+        coach.observe(number, *run.read_episodes(f"step-{number:06d}"))
 
 
 def requests_of(

@@ -30,10 +30,11 @@ from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import names_at_first
+from coachrl.runs.reading import tell_of_last_steps
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.algorithms.advantages.batches import with_credit, without_few
+from coachrl.trainers.algorithms.advantages.batches import with_credit, without_few, without_frozen
 from coachrl.trainers.algorithms.advantages.rewards import action_rewards
 from coachrl.trainers.algorithms.boundary import batch_of, compared, explored, rewards_of
 from coachrl.trainers.backends.base import Backend, Samples, require_finite
@@ -100,6 +101,7 @@ class Trainer:
             replies=self._replies,
             made_with=made_with,
         )
+        self._frozen = {name for name, policy in config.policies.items() if not policy.trainable}
         ahead = config.backend == "openrlhf" and config.openrlhf.one_step_off
         self._rollouts = RolloutPrefetcher(self._play, ahead, config.train.steps)
         self._ends_soon = False
@@ -190,7 +192,8 @@ class Trainer:
             samples = await self._rollouts.run(self.backend.with_trainer_logprobs, samples)
         clock.lap("reference")
         rewards = self._rewards(episodes, scores)
-        batch = without_few(batch_of(self.algorithm, samples, rewards), self.config.train.min_actions)
+        batch = without_frozen(batch_of(self.algorithm, samples, rewards), self._frozen)
+        batch = without_few(batch, self.config.train.min_actions)
         self._last_update_begun = self.step
         statistics = await self._rollouts.run(self.backend.update, batch.samples)
         require_finite(statistics)
@@ -331,8 +334,7 @@ class Trainer:
             self._replies.put_aside()()
         if self.coach is not None:
             self.coach.note_resumed(self.step)
-            for step in range(max(1, self.step - self.coach.memory_steps + 1), self.step + 1):
-                self.coach.observe(step, *self.run.read_episodes(f"step-{step:06d}"))
+            tell_of_last_steps(self.coach, self.run, self.step)
 
     def start_over(self) -> None:
         """Continue a run that was killed before its first checkpoint: every step is made again, and no call to the

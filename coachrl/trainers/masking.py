@@ -24,6 +24,7 @@ WHY_LEFT_OUT = {
     BROKEN: "their episodes broke for no fault of the agents; the run's episodes say in infra_error why",
     "blocked": "a file that an earlier agent owed was not there; train.mask_blocked=false trains on them",
     "unscored": "no score of the coach (coach.max_failed_fraction says how many may fail), or None of your own reward",
+    "frozen": "their policy keeps its weights; policies.NAME.trainable=true trains it",
     "few": "too few for their policy in one step; train.min_actions=1 trains on them",
     "group_of_one": "nothing to compare with; train.group_size=2 or more",
     "no_spread": "all of a group scored alike; a larger train.group_size, or sampling.candidates of a tree",
@@ -98,8 +99,11 @@ def left_out_in_words(metrics: Mapping[str, float]) -> list[str]:
 
 
 def _mask(sample: TrainSample, reason: str | None) -> TrainSample:
-    if reason is None or sample.masked_because:
-        return sample
+    return sample if reason is None or sample.masked_because else masked(sample, reason)
+
+
+def masked(sample: TrainSample, reason: str) -> TrainSample:
+    """The same sample, masked for this reason whatever else kept it out."""
     none_L = np.zeros_like(sample.mask_L)
     advantages_L = None if sample.advantages_L is None else none_L
     return changed(sample, mask_L=none_L, advantages_L=advantages_L, masked_because=reason)

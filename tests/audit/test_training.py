@@ -11,6 +11,7 @@ from audit_runs import ROLES, likes_sums, write_run
 from coachrl.audit.audit import audit_runs
 from coachrl.audit.report.page import as_html
 from coachrl.audit.stats.training import TrainingAudit, reference_set_metrics, score_audit
+from coachrl.coach.kinds.strategic import StrategicCoach
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig, load_config
 from coachrl.runs.folder import Run
@@ -67,6 +68,22 @@ def test_a_reference_set_is_frozen_and_scored_again(tmp_path):
     lines = [json.loads(line) for line in (run.folder / "coach" / "reference_set.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1] * 10 + [3] * 10
     assert {line["action_id"] for line in lines[:10]} == {line["action_id"] for line in lines[10:]}
+
+
+def test_a_coach_that_sees_the_run_scores_the_set_by_what_it_has_seen(tmp_path):
+    run, shown = write_run(tmp_path, steps=4, tasks=16), set()
+
+    def score(request):
+        shown.add(request.statistics.splitlines()[0])
+        return 5.0
+
+    def make_pool() -> CoachPool:
+        return CoachPool(StrategicCoach(ScriptedCoach(score), window_steps=2))
+
+    trained = TrainingAudit(settings(run, every=1, reference_set=5), run, TEAM, TASKS, make_pool)
+    asyncio.run(trained.metrics(3))
+    [words] = shown
+    assert words.startswith("Steps 2 to 3, ")
 
 
 def test_the_audit_names_a_coach_that_drifts(tmp_path):

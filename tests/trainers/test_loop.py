@@ -146,6 +146,31 @@ async def test_a_policy_with_fewer_actions_than_the_settings_ask_for_is_not_move
     assert samples and not any(sample.mask_L.any() for group in samples.values() for sample in group)
 
 
+async def test_what_a_policy_that_keeps_its_weights_wrote_is_not_told_as_trained_on(tmp_path):
+    """Also where a policy that is to be trained has nothing to be trained on, and so the run has trained nothing."""
+    one, other = "policies.speaker.trainable=false", "policies.planner.trainable=false"
+    trainer, _ = make_trainer(tmp_path, overrides=["train.steps=1", one])
+    await trainer.train()
+    metrics = trainer.run.metrics()[1]
+    assert (metrics["train/trained_actions"], metrics["train/masked/frozen"]) == (4, 4)
+    credits = {a.policy: a.credit for e in trainer.run.read_episodes("step-000001")[0] for a in e.actions}
+    assert (credits["planner"].advantage, credits["planner"].left_out) == (pytest.approx(-1.0), None)
+    assert (credits["speaker"].advantage, credits["speaker"].left_out) == (None, "frozen")
+
+    def score(request):
+        if request.role.name == "planner":
+            raise CoachError("no verdict in the reply")
+        return 5.0
+
+    overrides = ["train.steps=1", "coach.max_failed_fraction=1", one]
+    trainer, _ = make_trainer(tmp_path, coach=ScriptedCoach(score), overrides=overrides, name="unscored")
+    with pytest.raises(NothingTrained, match="4 actions left out: no score of the coach"):
+        await trainer.train()
+    overrides = [*overrides, other, "train.mask_truncated=true"]
+    trainer, _ = make_trainer(tmp_path, coach=ScriptedCoach(score), overrides=overrides, name="none")
+    await trainer.train()  # as asked for
+
+
 async def test_the_trainers_log_probabilities_are_asked_for_where_the_algorithm_weighs_by_them(tmp_path):
     grpo = ["algorithm.name=grpo", "train.group_size=2", "train.tasks_per_step=1", "algorithm.importance_cap=2"]
     trainer, pool = make_trainer(tmp_path, overrides=grpo)

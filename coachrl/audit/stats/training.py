@@ -20,7 +20,7 @@ from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.jsonl import read_jsonl, write_aside
 from coachrl.runs.folder import Run
-from coachrl.runs.reading import requests_of
+from coachrl.runs.reading import requests_of, tell_of_last_steps
 from coachrl.types import CoachScore, Role, Task
 
 _RESAMPLES = 200
@@ -66,7 +66,9 @@ class TrainingAudit:
                 r.action.id: first[r.action.id] for r in requests if r.action.id in first
             }
         else:
-            scores = await _ask_again(make_pool(), requests, step)
+            pool = make_pool()
+            tell_of_last_steps(pool, self._run, step)
+            scores = await _ask_again(pool, requests, step)
         lines = [*kept, *({"step": step, **asdict(score)} for score in scores.values())]
         path.parent.mkdir(exist_ok=True)
         write_aside(path, "".join(json.dumps(line) + "\n" for line in lines))

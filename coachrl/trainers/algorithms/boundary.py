@@ -4,13 +4,18 @@ what it does to episodes, scores and rewards that it is given changes those of n
 from __future__ import annotations
 
 import copy
+import inspect
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coachrl.config import RewardConfig
 from coachrl.config.algorithm import SHIPPED, algorithm_code
+from coachrl.config.choices import awaited
 from coachrl.errors import ConfigError
+from coachrl.text import brief
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
 from coachrl.trainers.algorithms.advantages.own_reward import checked_rewards
 from coachrl.trainers.algorithms.base import Algorithm, Explored
@@ -36,10 +41,20 @@ def rewards_of(
 async def explored(
     algorithm: Algorithm, episodes: Sequence[Episode], specs: Sequence[EpisodeSpec], context: RolloutContext
 ) -> Explored:
-    """What `algorithm.explore` finds out."""
-    if algorithm.settings.name not in SHIPPED:
-        episodes, specs = copy.deepcopy(episodes), copy.deepcopy(specs)
-    return await algorithm.explore(episodes, specs, context)
+    """What `algorithm.explore` finds out. Raises ConfigError where that is not `Explored`."""
+    name = algorithm.settings.name
+    if name in SHIPPED:
+        return await algorithm.explore(episodes, specs, context)
+    with algorithm_code(name, " in explore"):
+        exploring = algorithm.explore(copy.deepcopy(episodes), copy.deepcopy(specs), context)
+        if not inspect.isawaitable(exploring):
+            raise ConfigError(f"algorithm '{name}': its explore is a plain function: it must be `async def`")
+        found: object = await awaited(exploring)
+        if not isinstance(found, Explored):
+            raise ConfigError(
+                f"algorithm '{name}': its explore gave {brief(found)}: it must return `Explored(episodes)`"
+            )
+        return Explored(found.episodes, _figures(found.metrics, f"algorithm '{name}': its explore"))
 
 
 def compared(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> set[str]:
@@ -63,7 +78,18 @@ def batch_of(algorithm: Algorithm, samples: Samples, rewards: Rewards) -> Advant
         )
     if {policy: len(group) for policy, group in batch.samples.items()} != {p: len(g) for p, g in samples.items()}:
         raise ConfigError(f"algorithm '{name}' gave other samples than it got: those to leave out must be masked")
-    return batch
+    return replace(batch, metrics=_figures(batch.metrics, f"algorithm '{name}'"))
+
+
+def _figures(metrics: Mapping[str, Any], what: str) -> dict[str, float]:
+    """Metrics as a line of JSON takes them: what is no number, as a mean of nothing, is left out of it."""
+    figures = {}
+    for name, value in metrics.items():
+        try:
+            figures[str(name)] = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise ConfigError(f"{what} gave the metric {brief(name)} {brief(value)}: it must be a number") from None
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
 def _shown(samples: Samples) -> dict[str, list[TrainSample]]:

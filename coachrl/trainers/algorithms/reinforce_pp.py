@@ -89,14 +89,15 @@ _KEYS: dict[str, Callable[[TrainSample], Hashable]] = {
 
 
 def normalize(tokens: Tokens, returns_T: Floats, places: Places, *, centered: bool) -> Floats:
-    """(G - mu) / sigma over the valid tokens of each place; population variance. mu is 0 where they are `centered`."""
+    """(G - mu) / sigma over the valid tokens of each place; population variance. mu is 0 where they are `centered`, and
+    the value itself, to the last bit, where all of a place are equal: a remainder would count as an advantage."""
     valid_T = tokens.mask_T > 0
     numbers_T = np.repeat(places.numbers_N, tokens.lengths_N)
     means_K, deviations_K = np.zeros(len(places.keys_K)), np.ones(len(places.keys_K))
     for number in range(len(places.keys_K)):
         valid = returns_T[valid_T & (numbers_T == number)]
         if valid.size:
-            means_K[number] = 0.0 if centered else valid.mean()
+            means_K[number] = 0.0 if centered else valid[0] + (valid - valid[0]).mean()
             variance = np.mean((valid - means_K[number]) ** 2)
             deviations_K[number] = np.sqrt(max(variance, VARIANCE_FLOOR))
     return (returns_T - means_K[numbers_T]) / deviations_K[numbers_T]

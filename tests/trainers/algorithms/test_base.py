@@ -13,8 +13,8 @@ from coachrl.config import RewardConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.testing.actions import make_action
-from coachrl.trainers.algorithms.base import Algorithm, AlgorithmConfig, with_advantages
-from coachrl.trainers.algorithms.boundary import batch_of, compared, rewards_of, state_of
+from coachrl.trainers.algorithms.base import Algorithm, AlgorithmConfig, Explored, with_advantages
+from coachrl.trainers.algorithms.boundary import batch_of, compared, explored, rewards_of, state_of
 from coachrl.types import Episode, Outcome
 
 OWN = '''
@@ -71,11 +71,43 @@ class Answers(Algorithm):
         (lambda samples: {"x": 1.0}, "gave dict: `advantages` must return"),
         (lambda samples: with_advantages({"a": samples["a"][:1]}, {}), "gave other samples than it got"),
         (lambda samples: with_advantages(samples, {"x": np.zeros(9)}), r"the advantage of action x is an array of"),
+        (lambda samples: with_advantages(samples, {}, metrics={"best": None}), "gave the metric 'best' None: it must"),
     ],
 )
 def test_an_own_algorithm_that_gives_something_else_is_named_in_one_line(given, said):
     with pytest.raises(ConfigError, match=f"^algorithm 'mine:Answers'.*{said}"):
         batch_of(Answers(given), grouped([sample("x", length=3), sample("y")]), {"x": 1.0, "y": 0.0})
+
+
+def test_metrics_of_an_own_algorithm_are_numbers_that_a_line_of_json_holds():
+    """Else the run would end where it writes them down, after the update."""
+    metrics = {"gain": np.float32(2), "mean of nothing": np.nan}
+    answers = Answers(lambda samples: with_advantages(samples, {}, metrics=metrics))
+    assert batch_of(answers, grouped([sample("x")]), {"x": 1.0}).metrics == {"gain": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (lambda episodes: episodes, r": its explore gave \[Episode\(.*: it must return `Explored"),
+        (lambda episodes: Explored(episodes, {"spent": "much"}), ": its explore gave the metric 'spent' 'much': it"),
+        (lambda episodes: 1 / 0, r" failed in explore: ZeroDivisionError: .* \(test_base.py, line"),
+    ],
+)
+async def test_what_an_own_algorithm_explores_is_held_to_what_it_must_be(found, said):
+    class Exploring(Answers):
+        async def explore(self, episodes, specs, context):
+            return found(episodes)
+
+    class Plain(Answers):
+        def explore(self, episodes, specs, context):
+            return Explored(episodes)
+
+    played = [Episode("e", "t", "c", "p", (make_action(),), Outcome(True))]
+    with pytest.raises(ConfigError, match=f"^algorithm 'mine:Answers'{said}"):
+        await explored(Exploring(None), played, [], None)
+    with pytest.raises(ConfigError, match="its explore is a plain function: it must be `async def`"):
+        await explored(Plain(None), played, [], None)
 
 
 def test_an_own_algorithm_is_shown_the_rewards_of_its_samples_alone():

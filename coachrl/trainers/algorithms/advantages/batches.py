@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -17,7 +17,7 @@ from coachrl.text import brief
 from coachrl.trainers.algorithms.advantages.groups import Groups
 from coachrl.trainers.algorithms.advantages.tokens import Floats, Tokens
 from coachrl.trainers.backends.base import Samples, weighs
-from coachrl.trainers.masking import Rewards, masked_for
+from coachrl.trainers.masking import Rewards, masked, masked_for
 from coachrl.trainers.samples import all_samples, changed
 from coachrl.types import Action, ActionCredit, Episode, TrainSample
 
@@ -84,9 +84,19 @@ def with_advantages(
     )
 
 
+def without_frozen(batch: AdvantageBatch, frozen: Container[str]) -> AdvantageBatch:
+    """The batch, less the actions of policies that are not trained (`policies.NAME.trainable`), which count as nothing
+    else. What theirs were worth stays in the means that others are held against."""
+    samples = {
+        policy: [masked(sample, "frozen") for sample in group] if policy in frozen else group
+        for policy, group in batch.samples.items()
+    }
+    return replace(batch, samples=samples, masked=_reasons(samples))
+
+
 def without_few(batch: AdvantageBatch, min_actions: int) -> AdvantageBatch:
     """The batch, less the policies that have fewer than `min_actions` actions with a gradient (`train.min_actions`).
-    What theirs were worth stays in the means that others are held against."""
+    What theirs were worth stays in the means, too."""
     few = {
         sample.action_id: "few"
         for group in batch.samples.values()

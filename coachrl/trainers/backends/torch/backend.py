@@ -148,7 +148,8 @@ class PolicyTrainer(ABC):
     def _trainer_logprobs(self, policy: str, samples: list[TrainSample]) -> list[np.ndarray]:
         if policy not in self._policies:
             return [sample.old_logprobs_L for sample in samples]
-        with self._policies[policy].in_use() as model:
+        trained = self._policies[policy]
+        with trained.precision(), trained.in_use() as model:  # what the ratio of the update begins at 1 with
             return self._logprobs(model, samples)
 
     @torch.no_grad()

@@ -148,7 +148,7 @@ class TrainablePolicy:
         if not self._shares_base:
             use_shared_prefix_of(folder, self.model)
         if self._torch.compile:
-            compiled.compile_layers(self.model, folder, self._precision)
+            compiled.compile_layers(self.model, folder, self.precision)
         self.adapter: Adapter | None = None
         self._trained: Mapping[str, Tensor] = dict(self.model.named_parameters())
         if self._torch.lora_rank is not None:
@@ -206,7 +206,7 @@ class TrainablePolicy:
         """Mean of -log pi over all tokens of mask 1; NaN where there are none."""
         total, tokens = 0.0, 0
         for batches in micro_batches(samples, self._torch.micro_batch_tokens, self.device):
-            with self._precision(), self.in_use():
+            with self.precision(), self.in_use():
                 prefix = shared_prefix(self.model, batches)
                 for batch in batches:
                     logprobs_N, _ = token_logprobs(self.model, batch, prefix=prefix)
@@ -308,7 +308,7 @@ class TrainablePolicy:
         pass, which leaves a part of its gradient behind."""
         everything = sum(len(batch.samples) for batch in batches)
         held = 0
-        with _leaving_out(everything, update) as attempt, self._precision():
+        with _leaving_out(everything, update) as attempt, self.precision():
             prefix = shared_prefix(self.model, batches)
         if not attempt.succeeded:
             return True
@@ -330,14 +330,15 @@ class TrainablePolicy:
 
     def _forward(self, batch: PackedBatch, divisor: float, update: _Update, prefix: SharedPrefix | None) -> Tensor:
         """The loss of one micro-batch, summed; its statistics are added to the update's."""
-        with self._precision():
+        with self.precision():
             logprobs_N, entropy_N = token_logprobs(self.model, batch, self._temperature, prefix)
         clip = self._train.clip_range
         loss = update.totals.add(batch, logprobs_N, entropy_N, self._loss, clip, first=update.steps == 0)
         update.totals.sums["loss"] += float(loss.detach()) / divisor
         return loss
 
-    def _precision(self) -> torch.autocast:
+    def precision(self) -> torch.autocast:
+        """Forward passes inside are those of an update."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._torch.precision == "bfloat16")
 
 

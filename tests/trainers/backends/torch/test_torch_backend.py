@@ -191,6 +191,16 @@ def test_the_trainers_log_probs_are_those_of_the_weights_that_are_trained(make):
     assert [s.action_id for s in moved] == [s.action_id for s in samples]
 
 
+@pytest.mark.parametrize("adapters", [{}, {"lora_rank": 2}, {"lora_rank": 2, "share_base": True}])
+def test_the_trainers_log_probs_are_those_that_its_update_begins_with(make, adapters):
+    """In bfloat16 as well: else importance weights, and the ratios that are clipped, are of another distribution."""
+    backend = make(precision="bfloat16", **adapters)
+    filled = backend.with_trainer_logprobs({"solver": samples_of(*generate(backend))})
+    for sample in filled["solver"]:
+        sample.old_logprobs_L[:] = sample.trainer_logprobs_L
+    assert backend.update(filled)["sampler_trainer_logprob_gap/solver"] < 1e-5
+
+
 def test_no_reference_is_kept_without_need(make):
     backend = make(keep_reference=False)
     samples = samples_of(*generate(backend))
