@@ -13,6 +13,7 @@ actions of the same agent in the episode:
 That sum pays for taking turns (see `returns`), so it is not the default: "own" stops at the end of the action, and
 "centered_sum" adds later actions' rewards less what turns of their role and place are worth on average. A centered sum
 is 0 where there is nothing to say, so Eq. 4 gives it its scale alone: sigma is its root mean square, and mu is 0.
+And where rewards tell nothing apart, nothing is trained on: see `normalize`.
 """
 
 from __future__ import annotations
@@ -72,8 +73,11 @@ class ReinforcePP(Algorithm):
         everything = all_samples(batch)
         kind, key = self.settings.returns, _KEYS[self.settings.normalize_over]
         returns = token_returns(everything, rewards, kind, self.settings.kl_beta)
-        places = Places(map(key, everything))
-        normalized_T = normalize(returns.tokens, returns.values_T, places, centered=kind == "centered_sum")
+        earned_T = returns.values_T
+        if self.settings.kl_beta > 0:
+            earned_T = token_returns(everything, rewards, kind, kl_beta=0.0).values_T
+        places, centered = Places(map(key, everything)), kind == "centered_sum"
+        normalized_T = normalize(returns.tokens, returns.values_T, earned_T, places, centered=centered)
         baselines = {f"baseline/{place}": mean for place, mean in returns.baselines.items()}
         return with_advantages(
             batch, normalized_T, tokens=returns.tokens, unknown_returns=returns.unknown, metrics=baselines
@@ -88,16 +92,21 @@ _KEYS: dict[str, Callable[[TrainSample], Hashable]] = {
 }
 
 
-def normalize(tokens: Tokens, returns_T: Floats, places: Places, *, centered: bool) -> Floats:
-    """(G - mu) / sigma over the valid tokens of each place; population variance. mu is 0 where they are `centered`, and
-    the value itself, to the last bit, where all of a place are equal: a remainder would count as an advantage."""
+def normalize(tokens: Tokens, returns_T: Floats, earned_T: Floats, places: Places, *, centered: bool) -> Floats:
+    """(G - mu) / sigma over the valid tokens of each place; population variance. mu is 0 where they are `centered`.
+
+    0 in a place where `earned_T`, the returns without the KL penalty, tell no token from another. By Eq. 4 the penalty,
+    all that differs then, would be made as large as rewards are: in the first step, where it is rounding, and once a
+    team solves everything, when it would undo what was learned."""
     valid_T = tokens.mask_T > 0
     numbers_T = np.repeat(places.numbers_N, tokens.lengths_N)
-    means_K, deviations_K = np.zeros(len(places.keys_K)), np.ones(len(places.keys_K))
+    means_K, deviations_K = np.zeros(len(places.keys_K)), np.full(len(places.keys_K), np.inf)
     for number in range(len(places.keys_K)):
-        valid = returns_T[valid_T & (numbers_T == number)]
-        if valid.size:
-            means_K[number] = 0.0 if centered else valid[0] + (valid - valid[0]).mean()
-            variance = np.mean((valid - means_K[number]) ** 2)
-            deviations_K[number] = np.sqrt(max(variance, VARIANCE_FLOOR))
+        here_T = valid_T & (numbers_T == number)
+        valid, earned = returns_T[here_T], earned_T[here_T]
+        if not np.any(earned if centered else earned != earned[:1]):
+            continue
+        means_K[number] = 0.0 if centered else valid.mean()
+        variance = np.mean((valid - means_K[number]) ** 2)
+        deviations_K[number] = np.sqrt(max(variance, VARIANCE_FLOOR))
     return (returns_T - means_K[numbers_T]) / deviations_K[numbers_T]
