@@ -209,11 +209,11 @@ class OpenRLHFConfig(Section):
     @field_validator("ray_address")
     @classmethod
     def _names_a_port(cls, given: str | None) -> str | None:
-        """Ray would try one that does for minutes."""
+        """Ray would try one that does not for minutes. An empty one is none."""
         host, _, port = (given or "").rpartition(":")
-        if given in (None, "auto", "local") or (host and port.isdecimal() and 0 < int(port) < 65536):
-            return given
-        raise ValueError("it is the host and the port of a Ray cluster, as 10.0.0.1:6379, or auto")
+        if given in (None, "", "auto", "local") or (host and port.isdecimal() and 0 < int(port) < 65536):
+            return given or None
+        raise ValueError("it is the host and the port of a Ray cluster, as 10.0.0.1:6379, or auto, or local")
 
     @model_validator(mode="before")
     @classmethod

@@ -48,6 +48,7 @@ from coachrl.stats import Estimate
 from coachrl.text import counted, dollars, one_line, printable
 from coachrl.types import Episode
 
+_MOST_OWN_MEASURES = 20  # of a team or an app that are drawn
 _BRIEF = 300  # characters of an outcome at the head of the page
 _TIMES = ("rollout", "coach", "reference", "update", "sync")
 
@@ -254,7 +255,8 @@ def _own_measures(contents: Contents, n: str) -> Iterator[Chart]:
     success = _named(contents, {"training": "train/success", "held-out": "eval/success"})
     files = (*contents.training, *contents.evaluations)
     names = dict.fromkeys(name for file in files for episode in file.episodes for name in episode.outcome.metrics)
-    for name in names:
+    own = [name for name in names if not name.startswith("external/")]
+    for name in own[:_MOST_OWN_MEASURES]:
         lines = _named(contents, {"training": f"train/{name}", "held-out": f"eval/{name}"})
         if not _alike(lines, success):
             yield Chart(one_line(name), lines, f"mean over episodes; training: {n}")

@@ -71,8 +71,8 @@ class FusionSandbox(Sandbox):
         async with self._starting:
             if self._checked:
                 return
-            workspace = FusionWorkspace(self, Contents())
-            execution = await workspace.run("print(6 * 7)")
+            nothing_travels = replace(self.limits, disk_mb=1)
+            execution = await FusionWorkspace(self, Contents()).run_within("print(6 * 7)", nothing_travels)
             if (execution.state, execution.stdout) != ("ok", "42\n"):
                 said = one_line(execution.stderr) or f"print(6 * 7) ended with {execution.state}"
                 raise SandboxUnavailable(
@@ -166,6 +166,10 @@ class FusionWorkspace(Workspace):
 
     async def run(self, code: str, timeout_s: float | None = None) -> Execution:
         limits = self._sandbox.limits if timeout_s is None else replace(self._sandbox.limits, timeout_s=timeout_s)
+        return await self.run_within(code, limits)
+
+    async def run_within(self, code: str, limits: Limits) -> Execution:
+        """`run`, within other limits than the sandbox's."""
         async with self._turn:
             try:
                 return await self._run(code, limits)

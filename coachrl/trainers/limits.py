@@ -34,16 +34,13 @@ def too_much_failed(metrics: Mapping[str, Any], config: RunConfig, last_failure:
 
 
 def require_training(run: Run) -> None:
-    """Raises NothingTrained where every step of the run left all of its actions out, and not as those of policies that
-    are not to be trained."""
+    """Raises NothingTrained where every step of the run left all of its actions out."""
     steps = [metrics for metrics in run.metrics() if "train/trained_actions" in metrics]
     if not steps or any(metrics["train/trained_actions"] for metrics in steps):
         return
     in_all: Counter[str] = Counter()
     for metrics in steps:
         in_all.update({key: value for key, value in metrics.items() if key.startswith("train/masked/")})
-    if in_all.keys() == {"train/masked/frozen"}:
-        return
     why = "; ".join(left_out_in_words(in_all)) or "no episode had an action to train on"
     raise NothingTrained(
         f"nothing was trained in {counted(len(steps), 'step')}, and the weights are what they were: {why} "

@@ -56,7 +56,7 @@ from coachrl.trainers.rollout.prefetch import RolloutPrefetcher
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, RolloutExecutor, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.schedule import all_specs, further_specs, step_specs
-from coachrl.types import CoachScore, Episode, SamplingParams, Task
+from coachrl.types import CoachScore, Episode, SamplingParams, Task, policy_names
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -170,7 +170,8 @@ class Trainer:
             if last or _due(self.step, self.config.train.checkpoint_every):
                 self._checkpointer.begin(self.step)
             self._stop_where_too_much_failed(metrics)
-        require_training(self.run)
+        if not self._frozen.issuperset(policy_names(self.pipeline.roles)):
+            require_training(self.run)
 
     async def _train_step(self) -> dict[str, Any]:
         clock = Clock()

@@ -110,7 +110,8 @@ def test_what_a_team_of_ones_own_measures_is_drawn_but_no_second_success(
     named = contents.config.pipeline.model_copy(update={"name": pipeline})
     file = contents.training[-1]
     measured = [
-        replace(one, outcome=replace(one.outcome, metrics={"correct": 1.0, "units": 2.0})) for one in file.episodes
+        replace(one, outcome=replace(one.outcome, metrics={"correct": 1.0, "units": 2.0, "external/calls": 1.0}))
+        for one in file.episodes
     ]
     contents = replace(
         contents,
@@ -119,7 +120,7 @@ def test_what_a_team_of_ones_own_measures_is_drawn_but_no_second_success(
         steps={step: {**metrics, "train/units": 2.0 * step} for step, metrics in contents.steps.items()},
     )
     charts = {chart.title: chart for chart in _charts(contents, {}, dict.fromkeys(ROLES, 0))}
-    assert [title for title in charts if title in ("units", "correct")] == drawn
+    assert [title for title in charts if title in ("units", "correct", "external/calls")] == drawn
     assert not drawn or [line.name for line in charts["units"].series] == ["training"]
 
 

@@ -93,6 +93,8 @@ async def test_workspaces_that_may_be_large_have_longer_to_travel(monkeypatch):
         raise SandboxError(f"{timeout_s:g}")
 
     monkeypatch.setattr(FusionSandbox, "post", post)
+    with pytest.raises(SandboxUnavailable, match=r"failed, not the code: 60\.25;"):  # nothing travels
+        await FusionSandbox(at("http://unused", disk_mb=808, timeout_s=20)).start()
     runs = [FusionWorkspace(FusionSandbox(at("http://unused", disk_mb=mb)), Contents()).run("") for mb in (8, 808)]
     small_s, large_s = [float(execution.stderr.split()[-1]) for execution in await asyncio.gather(*runs)]
     assert (small_s, large_s) == (62.0, 262.0)
@@ -279,6 +281,15 @@ async def test_a_server_whose_proc_shows_its_own_processes_ends_those_of_the_cod
     execution, _ = carried_out(tmp_path, workspace, code, LIMITS, ahead)
     assert (execution.state, execution.stdout) == ("ok", "left\n"), execution
     assert execution.wall_s < 5.0, "as long as processes are looked for that cannot be found"
+
+
+async def test_a_server_that_lets_nobody_mount_runs_the_code_all_the_same(tmp_path):
+    ahead = ["unshare", "--pid", "--fork", "setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    if subprocess.run([*ahead, "true"], capture_output=True).returncode:
+        pytest.skip("only root can start a process namespace")
+    workspace = FusionWorkspace(FusionSandbox(at("http://unused")), Contents())
+    execution, _ = carried_out(tmp_path, workspace, "print('there')", LIMITS, ahead)
+    assert execution.stdout == "there\n"
 
 
 async def test_names_that_no_order_holds_are_the_code_s_doing(tmp_path):

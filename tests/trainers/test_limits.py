@@ -75,6 +75,11 @@ def test_a_run_in_which_nobody_acted_trained_nothing(tmp_path, config):
         require_training(run_of(tmp_path, config, {}, {"train/trained_actions": 0.0}))
 
 
+def test_a_run_in_which_those_alone_acted_that_keep_their_weights_trained_nothing(tmp_path, config):
+    with pytest.raises(NothingTrained, match="2 actions left out: their policy keeps its weights"):
+        require_training(run_of(tmp_path, config, {}, {"train/trained_actions": 0.0, "train/masked/frozen": 2.0}))
+
+
 def test_what_was_left_out_names_its_reasons_and_no_other_metric():
     metrics = {"train/masked/unscored": 0.0, "train/masked/mine": 3.0, "train/groups": 4.0}
     assert left_out_in_words(metrics) == ["3 actions left out: mine"]

@@ -54,11 +54,11 @@ def check_sendable(provider: str | None) -> None:
 def check_address(address: str | None) -> None:
     """Raises CoachUnavailable where the address of a server is no URL. Of one without its http:// client libraries say
     no more than that the connection broke."""
-    if address is None:
+    if not address:
         return
     try:
         url = urlsplit(address)
-        is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and " " not in address
     except ValueError:  # brackets that are not closed, a port beyond 65535
         is_url = False
     if not is_url:

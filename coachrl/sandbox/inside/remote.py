@@ -30,7 +30,8 @@ def main(order: str, report: str, begun: str) -> None:
     """Carry out the order in the file `order`, and leave its report in the file `report`. Prints `begun` once all that
     can fail without the code's doing has gone well, and which report is its own once that lies there."""
     jail.set_dumpable(False)  # the server's environment is not the code's to read
-    jail.see_own_processes()  # SandboxFusion's mode `lite` shows its own: the code's could not be found, nor ended
+    with contextlib.suppress(OSError):  # where that is not allowed, `keeper` says what it could not end
+        jail.see_own_processes()  # SandboxFusion's mode `lite` shows its own: the code's could not be found
     keeper.adopt_orphans()  # what the code leaves behind stays in reach
     report = os.path.abspath(report)
     root = os.path.abspath(ROOT)

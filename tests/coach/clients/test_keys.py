@@ -71,7 +71,7 @@ def test_a_bare_name_has_the_provider_that_the_client_library_finds(name):
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1:8000/v1", "localhost", "http:/127.0.0.1", "http://h:99999/v1", "ftp://h"]
+    "address", ["127.0.0.1:8000/v1", "localhost", "http:/127.0.0.1", "http://h:99999/v1", "http://h o/v1", "ftp://h"]
 )
 @pytest.mark.parametrize("name", ["gemini-2.5-pro", "hosted_vllm/mine"])
 def test_an_address_that_is_no_url_is_told_with_one_that_is(monkeypatch, name, address):
