@@ -52,7 +52,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             ["--coach", "gpt-4o", "--coach-api-base", "http://127.0.0.1:1/v1", "coach.max_attempts=2"],
             "Connection error",
         ),
-        (["--coach", "hosted_vllm/mine", "--coach-api-base", "nowhere"], "'nowhere' is not a URL"),
+        (["--coach", "hosted_vllm/mine", "--coach-api-base", "nowhere"], "'nowhere' is no URL"),
         (["--coach", "gpt-4o", "coach.budget_usd=0.0001"], "coach.budget_usd of $0.0001 is reached: $0.0000 are spent"),
         (["--coach", "hosted_vllm/mine"], "coach 'hosted_vllm/mine' is a server of your own: name it with"),
         (["--coach", "gemini-2.5-pro", "coach.cache=/proc/cache.sqlite"], "coach cache /proc/cache.sqlite"),

@@ -181,7 +181,7 @@ def test_what_a_resume_may_change_a_hand_may_change(tmp_path):
     run = with_settings(tmp_path)
 
     def changed(key):
-        for value in ("2", "true", "0.5", "[1, 2]", "x"):
+        for value in ("2", "true", "0.5", "[1, 2]", "x", "host:1"):
             with contextlib.suppress(ConfigError):
                 if (config := run.config([f"{key}={value}"])) != run.config():
                     return config

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from coachrl.coach.clients.secrets import without_secrets
 from coachrl.errors import CoachUnavailable, KeyMissing
 
 KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
@@ -62,7 +63,8 @@ def check_address(address: str | None) -> None:
     except ValueError:  # brackets that are not closed, a port beyond 65535
         is_url = False
     if not is_url:
-        raise CoachUnavailable(f"the address {address!r} is no URL; one is http://127.0.0.1:8000/v1")
+        shown = without_secrets(address.rpartition("@")[2])  # without a password, too
+        raise CoachUnavailable(f"the address '{shown}' is no URL; one is http://127.0.0.1:8000/v1")
 
 
 def wants_vertex(model: str) -> bool:

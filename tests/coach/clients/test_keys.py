@@ -7,6 +7,7 @@ import pytest
 from coachrl.coach.clients import keys
 from coachrl.coach.clients.keys import (
     KEY_VARIABLES,
+    check_address,
     key_of,
     may_come_from_a_file,
     needs_key,
@@ -80,8 +81,17 @@ def test_an_address_that_is_no_url_is_told_with_one_that_is(monkeypatch, name, a
     monkeypatch.setenv("HOSTED_VLLM_API_BASE", address)
     with pytest.raises(CoachUnavailable, match="is no URL"):
         check_key("hosted_vllm/mine", None, CoachConfig())
-    for good in ("http://127.0.0.1:8000/v1", "https://proxy.example", "http://[::1]:80/v1"):
-        check_key(name, good, CoachConfig())
+
+
+def test_an_address_that_is_no_url_is_told_without_its_password():
+    with pytest.raises(CoachUnavailable, match="the address 'host:80' is no URL") as caught:
+        check_address("me:hunter2@host:80")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_addresses_that_are_taken():
+    for good in ("http://127.0.0.1:8000/v1", "https://proxy.example", "http://[::1]:80/v1", "", None):
+        check_address(good)
 
 
 def test_what_is_not_known_is_left_to_the_client_library(monkeypatch, tmp_path):
