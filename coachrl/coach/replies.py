@@ -76,7 +76,7 @@ def own_words(reply: str) -> str:
     text = reply.strip(_BLANKS + "\n")
     if _is_object(text):  # a tag in it is one that the coach speaks of, such as an agent's
         return text
-    text = text[_end_of_thoughts(text) :].strip(_BLANKS + "\n")
+    text = text[_last_end(_END_OF_HIDDEN, text) :].strip(_BLANKS + "\n")
     closed = _last_end(_END_OF_ASIDE, text)
     openings = [found.start() for begin in _BEGIN_OF_ASIDE if (found := begin.search(text, closed))]
     if not text or 0 in openings:
@@ -206,14 +206,6 @@ def _is_object(text: str) -> bool:
         return text.startswith("{") and isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _end_of_thoughts(text: str) -> int:
-    """Where the hidden thoughts of `text` end. Those in the last suggestion are a part of it: the agent is to think."""
-    closing = text.rfind("</suggestion>")
-    opening = text.rfind("\n<suggestion>", 0, max(0, closing))
-    ends = [found.end() for found in _END_OF_HIDDEN.finditer(text)]
-    return max((end for end in ends if opening < 0 or not opening < end < closing), default=0)
 
 
 def _last_end(pattern: re.Pattern[str], text: str) -> int:

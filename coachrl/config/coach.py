@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, model_validator
+from pydantic import Field, NonNegativeFloat, ValidationInfo, model_validator
 
+from coachrl.config.algorithm import SAVED
 from coachrl.config.section import Resumable, Section
 
 
@@ -179,7 +180,7 @@ class CoachConfig(Section):
         return f"{self.combine} of {', '.join(m.name for m in self.ensemble)}" if self.ensemble else self.name
 
     @model_validator(mode="after")
-    def _settings_fit_together(self) -> CoachConfig:
+    def _settings_fit_together(self, info: ValidationInfo) -> CoachConfig:
         if self.ensemble:
             if self.name != "rules" or self.prompt is not None or self.api_base is not None:
                 raise ValueError("ensemble lists every coach: leave coach.name, coach.prompt and coach.api_base out")
@@ -189,7 +190,8 @@ class CoachConfig(Section):
         if self.compare != "none":
             if self.ensemble or ":" in self.name:
                 raise ValueError("compare: siblings are compared by the rules or by one language model")
-            if self.suggest or self.strategic.window_steps or self.calibration is not None:
+            calibrated = self.calibration is not None and info.context != SAVED  # older runs may be
+            if self.suggest or self.strategic.window_steps or calibrated:
                 raise ValueError(
                     "compare: siblings are not compared with suggest, strategic or calibration; leave these out"
                 )

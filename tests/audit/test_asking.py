@@ -111,7 +111,13 @@ def test_names_are_changed_one_by_one_where_a_coach_can_have_scored_by_them():
         *(f"{EXCHANGED} {name}" for name in ("sum", "product")),
         *(f"another name for role {name}" for name in ("coder", "checker")),
     }
-    assert perturbations_for({"sum"}, set()) == perturbations_for(set(map(str, range(13))), set()) == PERTURBATIONS
+    assert perturbations_for({"sum"}, set()) == PERTURBATIONS
+
+
+def test_of_many_names_the_most_frequent_are_changed():
+    names = [chr(ord("a") + number) for number in range(14) for _ in range(2 if number else 1)]
+    added = perturbations_for(names, names).keys() - PERTURBATIONS.keys()
+    assert added == {f"{what} {name}" for what in (EXCHANGED, "another name for role") for name in "bcdefghijklm"}
 
 
 def test_a_coach_that_pays_for_a_name_is_found_though_all_names_together_keep_the_mean():
@@ -216,7 +222,11 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "this audit asks:" in done.output and "free" in done.output
     probes = {p["name"]: p for p in json.loads((tmp_path / "a.json").read_text())["asked"]["probes"]}
-    assert probes["control"]["shift"]["value"] == 0 and probes.keys() > PERTURBATIONS.keys()
+    assert probes["control"]["shift"]["value"] == 0 and probes.keys() == {
+        *PERTURBATIONS,
+        *(f"{EXCHANGED} {category}" for category in ("difference", "product", "sum")),
+        *(f"another name for role {role}" for role in ("problem_solver", "code_executor")),  # of the four drawn
+    }
     assert (run.folder / "coach" / "audit.jsonl").is_file() and not (run.folder / "coach" / "ledger.jsonl").exists()
     refused = cli.invoke(
         app, ["audit", str(run.folder), "--probe", "4", "--coach", "openai/none", "--resamples", "100"]

@@ -267,13 +267,24 @@ def test_replies_without_a_suggestion(reply: str) -> None:
     assert (parse_verdict(reply).suggestion, parse_verdict(reply).process_0_10) == ("", 9)
 
 
+DRAFTED = "I draft:\nPROCESS_SCORE: 9\n<suggestion>\ndraft\n</suggestion>\nno.\n</think>"
+QUOTED = "It wrote\n<suggestion>\nfoo\n</think>\nIts reply ends in a stray"
+
+
 @pytest.mark.parametrize(
-    "thoughts", ["", "<think>\nhm\n</think>\n", "hm\n</think>\n", "<think>\n<suggestion>\n1\n</suggestion>\n</think>\n"]
+    ("reply", "suggestion"),
+    [
+        (f"{DRAFTED}<suggestion>new</suggestion>\n", "new"),
+        (f"{DRAFTED}\n <suggestion>new</suggestion>\n", "new"),
+        (f"{QUOTED} </suggestion>\n", ""),
+        (f"{QUOTED} </suggestion> tag.\n", ""),
+        (f"<think>{QUOTED} `</suggestion>` tag.\n", ""),
+        ("Bad.\n<suggestion>\n<think>\n6 times 7\n</think>\n42\n</suggestion>\n", ""),  # lost, lest thoughts be read
+    ],
 )
-def test_an_agent_may_be_told_what_to_think(thoughts: str) -> None:
-    suggestion = "<think>\n6 times 7\n</think>\n42"
-    verdict = parse_verdict(f"{thoughts}Bad.\n<suggestion>\n{suggestion}\n</suggestion>\nPROCESS_SCORE: 3")
-    assert (verdict.suggestion, verdict.process_0_10, verdict.rationale) == (suggestion, 3, "Bad.\n\nPROCESS_SCORE: 3")
+def test_thoughts_that_hold_a_suggestion_are_hidden_to_their_last_end(reply: str, suggestion: str) -> None:
+    verdict = parse_verdict(f"{reply}PROCESS_SCORE: 2")
+    assert (verdict.process_0_10, verdict.suggestion) == (2, suggestion)
 
 
 def test_a_suggestion_that_was_only_thought_of_is_hidden() -> None:

@@ -111,6 +111,13 @@ def test_what_does_not_go_together_is_refused_and_the_nearest_that_does_is_not(r
     load_config(None, allowed)
 
 
+def test_a_run_that_compared_siblings_and_was_calibrated_when_both_were_taken_is_read():
+    both = load_config(None, [MODEL, SIBLINGS, "coach.calibration=people.json"], saved=True).coach
+    assert both.compare == "siblings" and both.calibration is not None
+    with pytest.raises(ConfigError, match="not compared with suggest"):
+        load_config(None, [MODEL, SIBLINGS, "coach.suggest=true"], saved=True)
+
+
 @pytest.mark.parametrize(
     ("refused", "said", "allowed"),
     [

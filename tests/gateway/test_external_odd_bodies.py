@@ -13,6 +13,7 @@ from scripted_server import CUT, ScriptedServer, Step, say, status
 
 from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
+from coachrl.coach.clients.litellm import ending_in
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable, ConfigError, ProviderFailed
 from coachrl.gateway import external
@@ -136,6 +137,15 @@ async def test_a_reply_that_something_broke_off_is_none(word, tmp_path):
     body = json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
     kind, line = await failed_call(Step(body=body), tmp_path / "ledger")
     assert kind is ProviderFailed and line["usage"]["cost_usd"] is None and "the reply broke off" in line["error"]
+
+
+@pytest.mark.parametrize(
+    ("said", "ending"),
+    [("MALFORMED_RESPONSE", "malformed_response"), ("STOP", "stop"), (["x"], "stop"), (None, "stop")],
+)
+def test_an_ending_that_litellm_takes_for_a_stop_is_the_providers(said, ending):
+    choice = SimpleNamespace(provider_specific_fields={"native_finish_reason": said}, finish_reason="stop")
+    assert ending_in(choice) == ending
 
 
 async def test_so_much_is_reserved_for_each_of_several_replies(tmp_path):

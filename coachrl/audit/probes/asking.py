@@ -69,7 +69,7 @@ async def ask_coach(
         requests = draw_requests(requests, wanted.probe_actions, wanted.seed)
     played = await _played(config, wanted) if wanted.faults else None
     perturbations = perturbations_for(
-        {request.task.category for request in requests}, {request.role.name for request in requests}
+        [request.task.category for request in requests], [request.role.name for request in requests]
     )
     asked = [request for group in variants(requests, perturbations).values() for request in group]
     price = None if saved else known_price(config.coach)

@@ -4,7 +4,8 @@ None where a change does not apply."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from coachrl.audit.stats.strata import MOST_LEVELS
@@ -131,23 +132,27 @@ def with_other_category(categories: Collection[str]) -> Change:
     return exchanged
 
 
-def perturbations_for(categories: Collection[str], roles: Collection[str]) -> dict[str, Perturbation]:
-    """All changes, for actions of these roles on tasks of these categories.
+def perturbations_for(categories: Iterable[str], roles: Iterable[str]) -> dict[str, Perturbation]:
+    """All changes, for actions of these roles on tasks of these categories: one name for each action.
 
-    Names are changed one by one. Where a coach pays for a name, what its actions lose under another one the others
-    gain, and all of them together stay where they are."""
+    Names are changed one by one, the twelve most frequent of either kind. Where a coach pays for a name, what its
+    actions lose under another one the others gain, and all of them together stay where they are."""
     made = dict(PERTURBATIONS)
-    names = sorted({category for category in categories if category})
+    names = Counter(sorted(category for category in categories if category))
     exchanged = with_other_category(names)
-    for category in names if 2 <= len(names) <= MOST_LEVELS else ():
+    for category in _frequent(names) if len(names) > 1 else ():
         change = _where(lambda request: request.task.category, category, exchanged)
         name = f"{EXCHANGED} {category}"
         made[name] = Perturbation(name, "its tasks under that of another one", change)
-    for role in sorted(roles) if len(roles) <= MOST_LEVELS else ():
+    for role in _frequent(Counter(sorted(roles))):
         change = _where(lambda request: request.role.name, role, renamed)
         name = f"{_RENAMED} {role}"
         made[name] = Perturbation(name, "all agents under names that say nothing", change)
     return made
+
+
+def _frequent(names: Counter[str]) -> list[str]:
+    return sorted(name for name, _ in names.most_common(MOST_LEVELS))
 
 
 def _where(name_of: Callable[[CoachRequest], str], name: str, change: Change) -> Change:

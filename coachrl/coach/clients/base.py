@@ -37,9 +37,9 @@ _ENDINGS = {
     **dict.fromkeys(("max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"), "length"),
     **dict.fromkeys(("refusal", "safety", "content_filtered", "blocked"), "content_filter"),
 }
-BROKEN_ENDINGS = frozenset({"abort", "error", "network_error", "malformed_response"})
+BROKEN_ENDINGS = frozenset({"abort", "error", "network_error", "malformed_response", "other"})
 """Words of providers (vLLM, SGLang, OpenRouter, Gemini) for a reply that something broke off: "PROCESS_SCORE: 1" may
-have been going to be a 10."""
+have been going to be a 10. "other" is Gemini's for a reason that it does not know."""
 _NO_MONEY = re.compile(r"insufficient_quota|billing_hard_limit|credit balance is too low")
 
 
@@ -49,8 +49,11 @@ class TransientCoachError(CoachError):
     retry_after_s: how long the provider asked to wait, if it did. answered: False where nobody knows whether the call
     was billed: no HTTP status came back (a time-out, a cut connection), or an answer that cannot be read. Where no
     connection was made, it was not.
-    throttled: the provider asked for fewer calls (`is_throttle`).
+    throttled: the provider asked for fewer calls (`is_throttle`). took: tokens of a reply that broke off, where the
+    provider told them.
     """
+
+    took: Usage | None = None
 
     def __init__(
         self, message: str, retry_after_s: float | None = None, answered: bool = True, throttled: bool = False
@@ -212,10 +215,13 @@ class Provider(ABC):
             reply = keyless(self._read(answer, request))
         except UNREADABLE as error:
             raise self._unreadable(error) from None
+        usage = replace(reply.usage, latency_s=time.monotonic() - began)
         if reply.finish_reason in BROKEN_ENDINGS:
-            raise self._broken_off(f"the reply broke off: '{reply.finish_reason}'")
+            broken = self._broken_off(f"the reply broke off: '{reply.finish_reason}'")
+            broken.took = usage if reply.usage_known else None
+            raise broken
         self.has_answered = True
-        return replace(reply, usage=replace(reply.usage, latency_s=time.monotonic() - began))
+        return replace(reply, usage=usage)
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -76,13 +76,13 @@ class CostReservation:
 
     usd: float
 
-    def failed(self, call: Call, said: str, latency_s: float, may_be_billed: bool) -> Call:
+    def failed(self, call: Call, latency_s: float, may_be_billed: bool) -> Call:
         """The record of a call that gave no reply. What may have been billed keeps its reservation: the budget counts
         the most that it may have cost."""
         if not may_be_billed:
             self.usd = 0.0
         usage = Usage(attempts=1, cost_usd=None if may_be_billed else 0.0, latency_s=latency_s)
-        return replace(call, error=said, usage=usage, reserved_usd=self.usd)
+        return replace(call, usage=usage, reserved_usd=self.usd)
 
 
 class Budget:

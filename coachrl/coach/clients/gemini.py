@@ -28,7 +28,6 @@ _BLOCKED = frozenset(
         "SAFETY",
         "RECITATION",
         "LANGUAGE",
-        "OTHER",
         "BLOCKLIST",
         "PROHIBITED_CONTENT",
         "SPII",

@@ -21,6 +21,7 @@ from coachrl.coach.clients.base import (
     Provider,
     Reply,
     ReplyType,
+    ending_of,
     seconds_of_retry_after,
 )
 from coachrl.coach.clients.openai_compatible import conversation, reply_of
@@ -198,7 +199,7 @@ class LiteLLMClient(Provider):
 
 def ending_in(choice: Any) -> Any:
     """How a reply ended, in the provider's word where something broke it off: to LiteLLM it has stopped."""
-    said = (getattr(choice, "provider_specific_fields", None) or {}).get("native_finish_reason")
+    said = ending_of((getattr(choice, "provider_specific_fields", None) or {}).get("native_finish_reason"))
     return said if said in BROKEN_ENDINGS else choice.finish_reason
 
 

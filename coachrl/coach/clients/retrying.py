@@ -21,7 +21,7 @@ from coachrl.coach.clients.base import (
     StreamBroken,
     TransientCoachError,
 )
-from coachrl.coach.clients.budget import Budget, Price
+from coachrl.coach.clients.budget import Budget, CostReservation, Price
 from coachrl.coach.clients.cache import ReplyCache, cache_key
 from coachrl.coach.clients.ledger import Call, record_call
 from coachrl.coach.clients.providers import make_provider, price_of
@@ -29,6 +29,7 @@ from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, RateLimiter
 from coachrl.coach.repeated_warnings import RepeatedWarnings
 from coachrl.config import CoachConfig
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
+from coachrl.types import Usage
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -234,14 +235,11 @@ class RetryingClient:
                 latency_s = asyncio.get_running_loop().time() - began
                 if isinstance(error, TransientCoachError) and error.throttled:
                     self._shared.concurrency.refused(began, error)
-                call = Call("", self.model, request.prompt_hash, request.messages)
-                said = str(error) or _GIVEN_UP
-                record_call(reservation.failed(call, said, latency_s, _may_be_billed(error)))
+                record_call(self._failed(request, error, latency_s, reservation))
                 raise
-            cost_usd = None
-            if self._price is not None and reply.usage_known:
-                cost_usd = reservation.usd = self._price.of(reply.usage)
-            reply = replace(reply, usage=replace(reply.usage, cost_usd=cost_usd))
+            usage = reply.usage
+            usage = self._priced(usage, reservation) if reply.usage_known else replace(usage, cost_usd=None)
+            reply = replace(reply, usage=usage)
             if keep is not None:
                 keep(reply)  # in the cache, before the ledger: after a kill no call on record is paid for again
             record_call(_answered(request, reply, reservation.usd))
@@ -250,6 +248,23 @@ class RetryingClient:
         if reply.usage_known:
             self._shared.rate.correct(permit, reply.usage.tokens_in + reply.usage.tokens_out)
         return reply
+
+    def _failed(
+        self, request: ChatRequest, error: BaseException, latency_s: float, reservation: CostReservation
+    ) -> Call:
+        """The record of a call that gave no reply."""
+        call = Call("", self.model, request.prompt_hash, request.messages, error=str(error) or _GIVEN_UP)
+        if isinstance(error, TransientCoachError) and error.took is not None:
+            usage = self._priced(error.took, reservation)
+            return replace(call, usage=usage, reserved_usd=reservation.usd)
+        return reservation.failed(call, latency_s, _may_be_billed(error))
+
+    def _priced(self, usage: Usage, reservation: CostReservation) -> Usage:
+        """With its price, where that is known, which is then all that is reserved."""
+        if self._price is None:
+            return replace(usage, cost_usd=None)
+        reservation.usd = self._price.of(usage)
+        return replace(usage, cost_usd=reservation.usd)
 
 
 class FallbackClient:

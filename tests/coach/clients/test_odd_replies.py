@@ -21,6 +21,7 @@ from coachrl.coach.clients import litellm as litellm_client
 from coachrl.coach.clients.base import Reply
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import FunctionCall
+from coachrl.coach.clients.providers import known_price
 from coachrl.coach.clients.secrets import keyless, without_secrets
 from coachrl.coach.criteria import parse_criteria, parse_verdict_by_criteria
 from coachrl.coach.kinds.listwise import parse_scores
@@ -139,11 +140,26 @@ async def test_a_refusal_does_not_end_the_schema_of_the_run(model: str) -> None:
         (GEMINI, gemini([{"text": "PROCESS_SCORE: 1"}], "OTHER")),
     ],
 )
-async def test_a_reply_that_something_broke_off_is_not_read(model: str, body: str) -> None:
+async def test_a_reply_that_something_broke_off_is_not_read_and_costs_what_it_took(
+    model: str, body: str, tmp_path: Path
+) -> None:
     """It may have been going to be a 10."""
-    score = await scored(model, [Step(body=body)])
-    assert (score.status, score.process_0_10) == ("failed", None)
-    assert any(said in score.rationale for said in ("the reply broke off: ", "the reply was blocked: OTHER"))
+    score = await scored(model, [Step(body=body)], ledger := tmp_path / "l.jsonl", budget := Budget(10.0))
+    assert (score.status, score.process_0_10) == ("failed", None) and "the reply broke off: " in score.rationale
+    assert (score.usage.tokens_in, score.usage.tokens_out) == (10, 5)
+    price = known_price(CoachConfig(name=model, usd_per_million_tokens=(1.0, 1000.0)))
+    assert price is not None and price.of(score.usage) == budget.spent_usd == spent_in(ledger) == score.usage.cost_usd
+
+
+async def test_a_reply_that_something_broke_off_is_asked_for_again_and_not_kept(tmp_path: Path) -> None:
+    body = gemini([{"text": "PROCESS_SCORE: 1"}], "OTHER")
+    async with ScriptedServer([Step(body=body), say("PROCESS_SCORE: 10")]) as server:
+        made = client_factory(cache=tmp_path / "cache.sqlite")
+        coach = make_coach(CoachConfig(name=GEMINI, api_base=server.gemini_base), client_factory=made)
+        assert [(await coach.score(requests_of(1)[0])).process_0_10 for _ in range(2)] == [10, 10]
+        await coach.close()
+        made.close()
+        assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
