@@ -247,8 +247,8 @@ def _success_chart(contents: Contents, successes: Mapping[int, Estimate], n: str
 
 
 def _own_measures(contents: Contents, n: str) -> Iterator[Chart]:
-    """What a team or an app of somebody's own measures of an episode (`Outcome.metrics`), each on its own scale, but
-    for the success by another name."""
+    """What a team or an app of somebody's own measures of an episode (`Outcome.metrics`), the first twenty, each on
+    its own scale, but for the success by another name."""
     pipeline = contents.config.pipeline.name if contents.config is not None else ""
     if not is_import_path(pipeline) and pipeline != "gateway":
         return

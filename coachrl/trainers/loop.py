@@ -170,7 +170,8 @@ class Trainer:
             if last or _due(self.step, self.config.train.checkpoint_every):
                 self._checkpointer.begin(self.step)
             self._stop_where_too_much_failed(metrics)
-        if not self._frozen.issuperset(policy_names(self.pipeline.roles)):
+        policies = policy_names(self.pipeline.roles)
+        if not policies or not self._frozen.issuperset(policies):  # none: all roles are played by providers
             require_training(self.run)
 
     async def _train_step(self) -> dict[str, Any]:

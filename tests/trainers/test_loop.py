@@ -1,6 +1,7 @@
 """The training loop with scripted parts: order of things, masking, stopping."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from two_step import TwoStep, failing_coach, make_tasks, make_trainer, reply
@@ -169,6 +170,17 @@ async def test_what_a_policy_that_keeps_its_weights_wrote_is_not_told_as_trained
     overrides = [*overrides, other, "train.mask_truncated=true"]
     trainer, _ = make_trainer(tmp_path, coach=ScriptedCoach(score), overrides=overrides, name="none")
     await trainer.train()  # as asked for
+
+
+async def test_a_team_whose_roles_are_all_played_by_providers_trains_nothing(tmp_path):
+    def score(request):
+        raise CoachError("no verdict in the reply")
+
+    overrides = ["train.steps=1", "coach.max_failed_fraction=1"]
+    trainer, _ = make_trainer(tmp_path, coach=ScriptedCoach(score), overrides=overrides)
+    trainer.pipeline.roles = tuple(replace(role, external="a/b") for role in trainer.pipeline.roles)
+    with pytest.raises(NothingTrained):
+        await trainer.train()
 
 
 async def test_the_trainers_log_probabilities_are_asked_for_where_the_algorithm_weighs_by_them(tmp_path):

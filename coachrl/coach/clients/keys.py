@@ -59,9 +59,11 @@ def check_address(address: str | None) -> None:
         return
     try:
         url = urlsplit(address)
-        is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and " " not in address
+        is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:  # brackets that are not closed, a port beyond 65535
         is_url = False
+    if any(sign.isspace() for sign in address):
+        raise CoachUnavailable("the address of a server holds a blank or a line end: leave that out")
     if not is_url:
         shown = without_secrets(address.rpartition("@")[2])  # without a password, too
         raise CoachUnavailable(f"the address '{shown}' is no URL; one is http://127.0.0.1:8000/v1")

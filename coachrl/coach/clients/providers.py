@@ -36,7 +36,7 @@ def make_provider(name: str, api_base: str | None, settings: CoachConfig) -> Pro
 
     Raises CoachUnavailable for an unknown model, a missing key or package, or settings that the model does not take.
     """
-    check_key(name, api_base, settings)
+    check_key(name, api_base := api_base or None, settings)
     litellm = import_litellm(name)
     model = resolve_model(name, litellm)
     if model.startswith("hosted_vllm/") and api_base is None:
@@ -65,7 +65,7 @@ def check_key(name: str, api_base: str | None, settings: CoachConfig) -> None:
         import_litellm(name)  # which says how to get it
     provider = provider_of(name)
     check_sendable(provider)
-    if api_base is not None or may_come_from_a_file():
+    if api_base or may_come_from_a_file():
         return
     if name.startswith("hosted_vllm/"):
         _own_address(name)

@@ -35,6 +35,7 @@ from coachrl.trainers.masking import Rewards, mask_unscored
 from coachrl.trainers.samples import all_samples
 from coachrl.types import TrainSample
 
+_ROUNDING = 1e-9  # of returns, relative: a mean of equal numbers may differ from them in the last bits
 VARIANCE_FLOOR = 1e-8  # REINFORCE++ clamps the population variance here (MAPPA, App. G.3)
 
 
@@ -104,9 +105,14 @@ def normalize(tokens: Tokens, returns_T: Floats, earned_T: Floats, places: Place
     for number in range(len(places.keys_K)):
         here_T = valid_T & (numbers_T == number)
         valid, earned = returns_T[here_T], earned_T[here_T]
-        if not np.any(earned if centered else earned != earned[:1]):
+        if not _differ(earned if centered else earned - earned[:1], earned):
             continue
         means_K[number] = 0.0 if centered else valid.mean()
         variance = np.mean((valid - means_K[number]) ** 2)
         deviations_K[number] = np.sqrt(max(variance, VARIANCE_FLOOR))
     return (returns_T - means_K[numbers_T]) / deviations_K[numbers_T]
+
+
+def _differ(gaps: Floats, values: Floats) -> bool:
+    """Whether any of the gaps between values is more than their rounding."""
+    return bool(gaps.size) and bool(np.abs(gaps).max() > _ROUNDING * np.abs(values).max())

@@ -72,7 +72,7 @@ def test_a_bare_name_has_the_provider_that_the_client_library_finds(name):
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1:8000/v1", "localhost", "http:/127.0.0.1", "http://h:99999/v1", "http://h o/v1", "ftp://h"]
+    "address", ["127.0.0.1:8000/v1", "localhost", "http:/127.0.0.1", "http://h:99999/v1", "ftp://h"]
 )
 @pytest.mark.parametrize("name", ["gemini-2.5-pro", "hosted_vllm/mine"])
 def test_an_address_that_is_no_url_is_told_with_one_that_is(monkeypatch, name, address):
@@ -87,6 +87,18 @@ def test_an_address_that_is_no_url_is_told_without_its_password():
     with pytest.raises(CoachUnavailable, match="the address 'host:80' is no URL") as caught:
         check_address("me:hunter2@host:80")
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8000/v1 ", "http://h o/v1", "http://h/v1\n"])
+def test_an_address_with_a_blank_is_told_of_it(address):
+    with pytest.raises(CoachUnavailable, match="holds a blank or a line end"):
+        check_address(address)
+
+
+def test_an_empty_address_is_none(monkeypatch):
+    monkeypatch.delenv("HOSTED_VLLM_API_BASE", raising=False)
+    with pytest.raises(CoachUnavailable, match="name it with --coach-api-base"):
+        check_key("hosted_vllm/mine", "", CoachConfig())
 
 
 def test_addresses_that_are_taken():

@@ -219,6 +219,16 @@ def test_a_penalty_alone_moves_nothing(options):
     assert got["ya"][0] > 0 > got["yb"][0]
 
 
+@in_modes([{}, {"normalize_over": "role_turn", "returns": PAPER}])
+def test_rewards_that_differ_by_rounding_are_equal(options):
+    """0.1 + 0.2 and 0.3; and, where a score is not known, a mean of equal ones in its place."""
+    team = [s for number in range(8) for s in played(str(number), {"x": 2})]
+    team = [replace(s, ref_logprobs_L=s.ref_logprobs_L - 0.1 * place) for place, s in enumerate(team)]
+    rewards = {s.action_id: 0.1 + 0.2 if place % 3 else 0.3 for place, s in enumerate(team)}
+    got, _ = advantages(team, rewards | {"1/x1": None}, kl_beta=0.01, **options)
+    assert not any(value.any() for value in got.values())
+
+
 def test_a_team_that_solves_its_task_at_once_is_not_beaten_by_one_that_collects_halves():
     """Joint rewards of 3 for a solution, then the end; and of 2 for each of four failures."""
     team = short_and_long()
