@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
@@ -286,6 +286,16 @@ class Provider(ABC):
         return CoachError(said)
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it was raised from, the first cause last, each once: a library that raises its first error
+    again, behind another one that came of it, makes a circle of them."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+
+
 def _reached_nobody(error: BaseException | None) -> bool:
     """Whether no connection was made, by what the HTTP libraries raise: clients give it names of their own, under which
     a connection that broke goes too."""
@@ -295,9 +305,7 @@ def _reached_nobody(error: BaseException | None) -> bool:
     import httpcore
 
     unconnected = (aiohttp.ClientConnectorError, httpcore.ConnectError, httpcore.ConnectTimeout)
-    while error is not None and not isinstance(error, unconnected):
-        error = error.__cause__ or error.__context__
-    return error is not None
+    return any(isinstance(cause, unconnected) for cause in causes(error))
 
 
 def text_of(content: Any) -> str:

@@ -21,6 +21,7 @@ from coachrl.coach.clients.base import (
     Provider,
     Reply,
     ReplyType,
+    causes,
     ending_of,
     seconds_of_retry_after,
 )
@@ -191,7 +192,9 @@ class LiteLLMClient(Provider):
         else:
             broken_off = (status or 0) >= 500 and answered is None
         if broken_off:
-            said = said if said != _UNCONNECTED else f"{said[:-1]}: {without_secrets(str(_first_cause(error)))}"
+            if said == _UNCONNECTED:
+                *_, first = causes(error)
+                said = f"{said[:-1]}: {without_secrets(str(first))}"
             return self._broken_off(said, _retry_after_s(error), error)
         about_the_key = "the provider refused the key: check its environment variable"
         return self._refused(status, said, _retry_after_s(error), about_the_key)
@@ -240,18 +243,11 @@ def _missing_key(model: str, litellm: ModuleType) -> KeyMissing | None:
     return KeyMissing(f"coach '{model}' needs a key: set {joint.join(missing)} in the environment")
 
 
-def _first_cause(error: BaseException) -> BaseException:
-    while cause := error.__cause__ or error.__context__:
-        error = cause
-    return error
-
-
 def _answered_status(error: BaseException | None) -> int | None:
     """The status of refusal that came back, or None where none did: to LiteLLM a broken connection is a 500, and so is
     half an answer."""
-    while error is not None and not isinstance(error, httpx.HTTPStatusError):
-        error = error.__cause__ or error.__context__
-    return error.response.status_code if error is not None else None
+    answers = (cause.response for cause in causes(error) if isinstance(cause, httpx.HTTPStatusError))
+    return next((answer.status_code for answer in answers), None)
 
 
 def _retry_after_s(error: Any) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cases import every
 from chat_clients import EIGHT, GEMINI, SECRET, client_factory, requests_of, scored
+from provider_bodies import USAGE, gemini, openai
 from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
@@ -21,7 +22,6 @@ from coachrl.coach.clients import litellm as litellm_client
 from coachrl.coach.clients.base import Reply
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.ledger import FunctionCall
-from coachrl.coach.clients.providers import known_price
 from coachrl.coach.clients.secrets import keyless, without_secrets
 from coachrl.coach.criteria import parse_criteria, parse_verdict_by_criteria
 from coachrl.coach.kinds.listwise import parse_scores
@@ -37,20 +37,7 @@ pytest.importorskip("google.genai", reason="needs the llm extra")
 pytestmark = pytest.mark.usefixtures("keys")
 
 OPENAI_MODELS = ("openai/judge", "openai/gpt-4o")  # plain HTTP, LiteLLM
-USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 ODD_COUNTS: list[Any] = [None, "many", "10", -5, float("nan"), True, 10**400, {}, []]
-
-
-def openai(content: Any, finish_reason: Any = "stop", **more: Any) -> str:
-    choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": finish_reason}
-    fixed = {"id": "x", "object": "chat.completion", "created": 0, "model": "m"}
-    return json.dumps({**fixed, "choices": [choice], "usage": USAGE, **more})
-
-
-def gemini(parts: Any, finish_reason: Any = "STOP", **more: Any) -> str:
-    usage = {"promptTokenCount": 10, "candidatesTokenCount": 5}
-    candidate = {"content": {"role": "model", "parts": parts}, "finishReason": finish_reason}
-    return json.dumps({"candidates": [candidate], "usageMetadata": usage, **more})
 
 
 @pytest.mark.parametrize("model", OPENAI_MODELS)
@@ -130,36 +117,6 @@ async def test_a_refusal_does_not_end_the_schema_of_the_run(model: str) -> None:
         assert (await coach.score(second)).process_0_10 == 7
         await coach.close()
         assert [("response_format" in request.body) for request in server.requests] == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("model", "body"),
-    [
-        *((model, openai("PROCESS_SCORE: 1", word)) for model in OPENAI_MODELS for word in ("abort", "error")),
-        (GEMINI, gemini([{"text": "PROCESS_SCORE: 1"}], "MALFORMED_RESPONSE")),
-        (GEMINI, gemini([{"text": "PROCESS_SCORE: 1"}], "OTHER")),
-    ],
-)
-async def test_a_reply_that_something_broke_off_is_not_read_and_costs_what_it_took(
-    model: str, body: str, tmp_path: Path
-) -> None:
-    """It may have been going to be a 10."""
-    score = await scored(model, [Step(body=body)], ledger := tmp_path / "l.jsonl", budget := Budget(10.0))
-    assert (score.status, score.process_0_10) == ("failed", None) and "the reply broke off: " in score.rationale
-    assert (score.usage.tokens_in, score.usage.tokens_out) == (10, 5)
-    price = known_price(CoachConfig(name=model, usd_per_million_tokens=(1.0, 1000.0)))
-    assert price is not None and price.of(score.usage) == budget.spent_usd == spent_in(ledger) == score.usage.cost_usd
-
-
-async def test_a_reply_that_something_broke_off_is_asked_for_again_and_not_kept(tmp_path: Path) -> None:
-    body = gemini([{"text": "PROCESS_SCORE: 1"}], "OTHER")
-    async with ScriptedServer([Step(body=body), say("PROCESS_SCORE: 10")]) as server:
-        made = client_factory(cache=tmp_path / "cache.sqlite")
-        coach = make_coach(CoachConfig(name=GEMINI, api_base=server.gemini_base), client_factory=made)
-        assert [(await coach.score(requests_of(1)[0])).process_0_10 for _ in range(2)] == [10, 10]
-        await coach.close()
-        made.close()
-        assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
