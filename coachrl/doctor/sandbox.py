@@ -16,7 +16,7 @@ from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
 from coachrl.files import read_text
 from coachrl.parsing import parse_yaml
-from coachrl.sandbox.base import Sandbox, Workspace
+from coachrl.sandbox.base import WITHOUT_WORKSPACE, Sandbox, Workspace
 from coachrl.text import one_line
 from coachrl.types import Execution
 
@@ -170,7 +170,8 @@ async def _sees_nothing(sandbox: Sandbox | None, workspace: Workspace, code: str
     """Whether a second program finds nothing; it runs in a workspace of its own where a sandbox is given."""
     second = workspace if sandbox is None else await sandbox.open({})
     try:
-        execution = await second.run(f"{_PRELUDE}\n{code}")
+        # It imports what it needs itself; what starts it has no such line.
+        execution = await second.run(f"{WITHOUT_WORKSPACE}{_PRELUDE}\n{code}")
     finally:
         if second is not workspace:
             await second.close()

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from coachrl.doctor import sandbox as doctor_sandbox
 from coachrl.doctor.bait import set_out
 from coachrl.doctor.sandbox import PROBE_LIMITS, judge, probes, refusable, run_probes
 from coachrl.sandbox import make_sandbox
@@ -49,6 +50,16 @@ async def test_what_reaches_the_host_goes_through_where_nothing_holds_it():
             await workspace.close()
             assert judge(execution) == (False, "ESCAPED"), (probe.tried, execution)
         await sandbox.close()
+
+
+async def test_what_a_program_leaves_is_not_taken_for_what_starts_the_next_one(monkeypatch):
+    """The attempt's own second program imports modules, too."""
+    [chosen] = [probe for probe in probes() if probe.tried.startswith("modules of its own")]
+    monkeypatch.setattr(doctor_sandbox, "probes", lambda: (chosen,))
+    sandbox = make_sandbox(PROBE_LIMITS.model_copy(update={"kind": "local-unsafe"}))
+    [result] = [result async for result in run_probes(sandbox, {})]
+    await sandbox.close()
+    assert result.held, result.detail
 
 
 class Open:

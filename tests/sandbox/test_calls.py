@@ -29,6 +29,7 @@ NUMBERS = {
                "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314,
                "ustat": 136, "mincore": 27, "fadvise64": 221, "preadv2": 327, "openat": 257, "openat2": 437,
                "epoll_create1": 291,
+               "sendto": 44, "sendmsg": 46, "sendmmsg": 307, "fsconfig": 431, "fspick": 433,
                "sysfs": 139, "adjtimex": 159, "clock_adjtime": 305},
     "aarch64": {"mmap": 222, "madvise": 233, "socket": 198, "socketpair": 199, "setsockopt": 208, "clone": 220,
                 "fcntl": 25, "vmsplice": 75, "setrlimit": 164, "prlimit64": 261, "clone3": 435, "read": 63,
@@ -43,6 +44,7 @@ NUMBERS = {
                 "sched_setscheduler": 119, "sched_setparam": 118, "sched_setattr": 274,
                 "ustat": 60, "mincore": 232, "fadvise64": 223, "preadv2": 286, "openat": 56, "openat2": 437,
                 "epoll_create1": 20,
+                "sendto": 206, "sendmsg": 211, "sendmmsg": 269, "fsconfig": 431, "fspick": 433,
                 "sysfs": 60, "adjtimex": 171, "clock_adjtime": 266},
 }  # fmt: skip
 
@@ -130,6 +132,12 @@ def answer(machine, call, *arguments, audit=None, number=None):
         *[("socket", (1, kind), FAIL | ESOCKTNOSUPPORT) for kind in (0, 3, 4, 6, 10)],
         *[("socket", (family, kind), FAIL | EAFNOSUPPORT) for family in (2, 10) for kind in (1, 2, 3, 10)],
         *[(call, (family, 1), FAIL | EAFNOSUPPORT) for call in ("socket", "socketpair") for family in (16, 38, 40)],
+        *[("sendto", (3, 0, 1, flags), ALLOW) for flags in (0, 0x4040)],
+        *[(call, (3, 0, 1, 0x4001), FAIL | ENOTSUP) for call in ("sendto", "sendmmsg")],
+        ("sendmsg", (3, 0, 0x4040), ALLOW),
+        ("sendmsg", (3, 0, 0x4001), FAIL | ENOTSUP),
+        ("sendmmsg", (3, 0, 1, 0), ALLOW),
+        *[(call, (), FAIL | EPERM) for call in ("fsconfig", "fspick")],
         ("setrlimit", (4, 1), FAIL),  # core dumps: it is told that it has succeeded
         ("setrlimit", (7, 1), ALLOW),
         ("prlimit64", (0, 4, 0), ALLOW),  # reads

@@ -24,6 +24,12 @@ from coachrl.tasks.tabular.grading import read_header
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+async def test_a_pipe_called_main_holds_no_error_of_syntax_up(cell):
+    await cell.run("import os; os.mkfifo('main.py')")
+    execution = await cell.run("a = = 1", 5.0)
+    assert execution.state == "error" and "a = = 1" in execution.stderr
+
+
 async def test_memory_shared_with_the_waiting_interpreter_is_free(cell):
     code = (
         "import os, sys, pandas, time\n"

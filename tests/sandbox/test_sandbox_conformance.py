@@ -103,6 +103,15 @@ async def test_syntax_error_names_the_line(workspace):
     assert execution.stderr.rstrip().endswith("SyntaxError: '(' was never closed")
 
 
+@pytest.mark.parametrize("code", ["a = = 1", "def f(:\n    pass", "a = 1\nreturn a", "a = 1\nb = ("])
+async def test_a_program_that_was_saved_as_main_says_nothing_of_another_ones_errors(workspace, code):
+    alone = await workspace.run(code)
+    await workspace.run("open('main.py', 'w').write('the first line\\nthe second line\\n')")
+    beside = await workspace.run(code)
+    assert "SyntaxError" in alone.stderr and 'File "main.py"' in alone.stderr
+    assert (beside.state, beside.stderr) == (alone.state, alone.stderr)
+
+
 async def test_files_persist_and_are_reported(workspace):
     first = await workspace.run(
         "import os\nos.mkdir('d')\nfor n in ('b.csv', 'a.csv', 'd/c.csv'): open(n, 'w').write(n)"

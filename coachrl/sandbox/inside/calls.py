@@ -17,7 +17,8 @@ _DENIED: dict[str, Numbers] = {
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_getfd": (438, 438),
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "unshare": (272, 97), "setns": (308, 268),
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "open_tree": (428, 428),
-    "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432), "mount_setattr": (442, 442),
+    "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "fspick": (433, 433), "mount_setattr": (442, 442),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262),
     # Rules of landlock and watches of inotify are the kernel's memory; the latter also see what others do with files
     # that all of them may read. A processor without a call of its own gets the number of a neighbour.
@@ -118,6 +119,12 @@ _SETRLIMIT, _PRLIMIT, _RLIMIT_CORE = (160, 164), (302, 261), 4
 # protocols.
 _SOCKET, _SOCKETPAIR, _AF_UNIX, _TYPES = (41, 198), (53, 199), 1, (1, 2, 5)
 _TYPE_MASK = 0xF  # flags stand beside the type
+# A byte that is sent ahead of the others (MSG_OOB): nobody needs it here, and it has been a door into kernels
+# (CVE-2025-38236). Programs take it for a kernel without. Beside each call: which argument holds its flags.
+_SENDS: dict[str, tuple[Numbers, int]] = {
+    "sendto": ((44, 206), 3), "sendmsg": ((46, 211), 2), "sendmmsg": ((307, 269), 3),
+}  # fmt: skip
+_MSG_OOB = 0x1
 # What is asked of a file beside reading and writing it: whether it is a terminal, how much can be read, whether it
 # waits, goes on to other programs and may be cloned. Others have the kernel load drivers of networks, hand out the
 # namespaces of other processes, or make the host's disks write.
@@ -202,6 +209,8 @@ def _rules(column: int) -> list[tuple[Numbers, list[bytes]]]:
     kinds = [_argument(1), _step(_MASK, _TYPE_MASK), *types, _error(_ESOCKTNOSUPPORT)]
     family = [_argument(0), *_unless(_AF_UNIX, _error(_EAFNOSUPPORT))]
     rules += [(numbers, [*family, *kinds]) for numbers in (_SOCKET, _SOCKETPAIR)]
+    in_order = [*_where(_ANY_BIT, _MSG_OOB, _error(_ENOTSUP)), _ALLOW]
+    rules += [(numbers, [_argument(place), *in_order]) for numbers, place in _SENDS.values()]
     return rules
 
 

@@ -20,9 +20,11 @@ import sys
 import threading
 import traceback
 import types
+import warnings
 from typing import Any, NoReturn
 
 FILE_NAME = "main.py"
+_NO_FILE = "/dev/null/main.py"  # there can be none
 
 
 def run_and_exit(code: str) -> NoReturn:
@@ -70,7 +72,7 @@ def _fresh_main(code: str) -> types.ModuleType:
 
 def _execute(code: str, namespace: dict[str, Any]) -> int:
     try:
-        compiled = compile(code, FILE_NAME, "exec", dont_inherit=True)
+        compiled = _compile(code)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         traceback.print_exception(error.with_traceback(None))
         return 1
@@ -82,6 +84,20 @@ def _execute(code: str, namespace: dict[str, Any]) -> int:
         _report(error)
         return 1
     return 0
+
+
+def _compile(code: str) -> types.CodeType:
+    """For an error of syntax the compiler reads the line from the file whose name it is given. Agents may have saved
+    another program under ours, or made a pipe there that nobody writes to."""
+    if os.path.lexists(FILE_NAME):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they are told below
+                compile(code, _NO_FILE, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            error.filename = FILE_NAME
+            raise
+    return compile(code, FILE_NAME, "exec", dont_inherit=True)
 
 
 def _exit_code(code: object) -> int:

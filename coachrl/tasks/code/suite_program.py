@@ -266,8 +266,9 @@ def _module(name: str) -> dict[str, Any]:
 
 
 def _run(source: str, name: str, space: dict[str, Any]) -> None:
-    """Run a source in `space`. What this file imports from __future__ is not the source's."""
-    exec(compile(source, name, "exec", dont_inherit=True), space)
+    """Run a source in `space`. What this file imports from __future__ is not the source's. Where an error or a warning
+    asks for a line of it, Python looks for a file of its name: the workspace may have one, there it can have none."""
+    exec(compile(source, f"/dev/null/{name}", "exec", dont_inherit=True), space)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,9 @@ MODEL = "model.pkl"
 NO_MODEL = "cannot predict"
 SYMPTOMS = {
     "unreadable": re.compile(r"pickl|UnpicklingError|EOFError|ModuleNotFoundError|Can't get attribute"),
-    "not numbers": re.compile(r"could not convert|float\(\) argument|not supported between instances of '?str"),
+    "not numbers": re.compile(
+        r"could not convert|float\(\) argument|not supported between instances of '?str|Complex data not supported"
+    ),
     "gaps": re.compile(r"NaN|infinity"),
     "rows": re.compile(r"inconsistent numbers? of samples|[Ll]ength"),
     "columns": re.compile(r"[Ff]eature names|expecting \d+ features"),

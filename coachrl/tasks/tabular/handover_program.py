@@ -336,6 +336,8 @@ def _as_numbers(column: pd.Series) -> pd.Series:
         if not isinstance(column.dtype, pd.CategoricalDtype) and column.dtype != object and column.dtype != "str":
             return pd.Series(np.nan, index=column.index)  # dates and the like
         column = pd.to_numeric(column, errors="coerce")
+    if pd.api.types.is_complex_dtype(column):  # scikit-learn fits none
+        return pd.Series(np.nan, index=column.index)
     return column.astype(float)
 
 

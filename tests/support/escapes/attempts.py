@@ -259,6 +259,7 @@ ATTEMPTS = [
         Attempt("network", f"a socket of the internet, {name}", f"socket.socket({family}, socket.SOCK_DGRAM)", open_outside=family == 2)
         for name, family in (("version 4", 2), ("version 6", 10))
     ),
+    Attempt("kernel", "a byte ahead of the others, by a socket", "one, other = socket.socketpair(); one.send(b'x', socket.MSG_OOB)", open_outside=True),
     Attempt("network", "raw packets by their older name", "socket.socket(socket.AF_INET, 10)"),
 ]  # fmt: skip
 

@@ -249,6 +249,14 @@ async def test_what_a_program_leaves_in_the_workspace_is_no_module_of_the_tests(
         assert not (await run_suite(code_workspace, LEAVES_MODULES, suite, "f")).passed[0]
 
 
+async def test_pipes_in_the_place_of_the_sources_hold_no_tests_up(code_workspace):
+    """Python looks for the line that a warning or an error of syntax is about in a file of the source's name."""
+    await code_workspace.run("import os\nfor name in ('given', 'solution', 'tests'): os.mkfifo(name + '.py')")
+    suite = "def check(candidate):\n    assert candidate(1) is 1\n"  # which Python warns of
+    assert (await run(code_workspace, "def f(i): return i", suite)).all_passed
+    assert "SyntaxError" in (await run(code_workspace, "def f(:", suite)).problem
+
+
 async def test_what_a_program_defines_hides_no_name_that_the_tests_read(code_workspace):
     """Tests of HumanEval call helpers that the prompt gives, and modules that it imports."""
     suite = "def check(candidate):\n    assert math.isclose(poly([1, 2], candidate(0)), 0)\n"

@@ -81,6 +81,8 @@ async def test_features_that_can_be_fitted_have_no_fault(sandbox, code):
     ("code", "faults"),
     [
         ("X['fuel'], Z['fuel'] = y, 'gas'", ["X_train.pkl: not numbers: fuel", "X_test.pkl: not numbers: fuel"]),
+        ("X['age'] = X['age'] + 1j", ["X_train.pkl: not numbers: age"]),
+        ("X['age'] = pd.Series([1j] * 3, dtype=object)", ["X_train.pkl: not numbers: age"]),
         ("Z['age'] = pd.Timestamp('2026-01-01')", ["X_test.pkl: not numbers: age"]),
         ("Z.loc[0, 'floor'] = None", ["X_test.pkl: gaps: floor"]),
         ("X.loc[0, 'floor'] = np.inf", ["X_train.pkl: gaps: floor"]),
@@ -271,6 +273,7 @@ y = pd.Series([1, 2, 3], index=pd.date_range("2026-01-01", periods=3, freq="D"),
     ("category", "error", "explained"),
     [
         ("not numbers", "ValueError: could not convert string to float: 'Malaysia'", True),
+        ("not numbers", "ValueError: Complex data not supported\n[[0.+1.j 1.+0.j]]", True),
         ("not numbers", "NameError: name 'X' is not defined", False),
         ("gaps", "ValueError: Input X contains NaN.\nRidge does not accept missing values", True),
         ("gaps", "ValueError: could not convert string to float: 'a'", False),
