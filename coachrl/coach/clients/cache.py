@@ -37,9 +37,10 @@ def cache_key(model: str, request: ChatRequest, options: Mapping[str, Any]) -> s
         "messages": [_asked(message) for message in request.messages],
         "prompt_hash": None,  # the rendered messages hold all of it
     }
-    # What was asked before there were functions keeps its key.
-    function = asked.pop("function")
+    # What was asked before there were functions, and stand-ins, keeps its key.
+    function, instead_of = asked.pop("function"), asked.pop("instead_of")
     asked |= {"function": asdict(function)} if isinstance(function, Function) else {}
+    asked |= {"instead_of": instead_of} if instead_of else {}
     canonical = json.dumps([model, asked, dict(options)], sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
