@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import json
+import math
 import multiprocessing
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -249,6 +251,15 @@ def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
         ReplyCache(path)
 
 
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    """SQLite would wait for whoever writes into the pipe, and make a device a database."""
+    os.mkfifo(tmp_path / "pipe")
+    for path, what in ((tmp_path / "pipe", "a named pipe"), (Path("/dev/null"), "a device")):
+        for use in (check_cache, ReplyCache):
+            with pytest.raises(ConfigError, match=rf"cannot be used: it is {what}, where a file is needed$"):
+                use(path)
+
+
 async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
     """The first pool is left behind while calls are under way, as by a kill."""
     requests, ledger = requests_of(20), tmp_path / "ledger.jsonl"
@@ -317,6 +328,7 @@ SPOILED = (
     json.dumps({**WHOLE, "text": None}),
     json.dumps({**WHOLE, "calls": [[1]]}),
     json.dumps({**WHOLE, "usage": {**WHOLE["usage"], "tokens_in": "9"}}),
+    json.dumps({**WHOLE, "usage": {**WHOLE["usage"], "cost_usd": math.nan}}),
 )
 
 
