@@ -108,6 +108,7 @@ def test_labels_of_actions_that_no_coach_scored_are_said(tmp_path):
     add_labels(run, [Label("elsewhere/1", "Ann", 5.0)])
     found = audit_runs([run.folder], resamples=100)
     assert found.people.coaches == [] and "cannot be measured" in found.people.notes[0]
+    assert found.people.notes[1] == "1 score of actions that no coach was asked about, or that the run does not hold"
 
 
 def test_people_are_compared_with_each_other_where_the_coach_gave_no_score_too(tmp_path):
@@ -173,6 +174,13 @@ def test_a_curve_needs_labels_enough_and_of_enough_tasks(tmp_path, tasks, draws,
     label(run, "Ann", lambda given, rng: given)
     with pytest.raises(ConfigError, match=f"has {has} that people scored; a curve needs 30 of 5 tasks"):
         fit_calibration(run, read_audit_data([run.folder]))
+
+
+def test_a_flat_curve_is_said(tmp_path):
+    run = write_run(tmp_path, tasks=12)
+    label(run, "Ann", lambda given, rng: 10 - given)
+    done = CliRunner().invoke(app, ["audit", str(run.folder), "--calibrate", str(tmp_path / "people.json")])
+    assert done.exit_code == 0 and done.output.count("; flat: every action would get ") == 3
 
 
 def test_a_curve_says_how_far_the_coach_was_from_people_before_and_on_tasks_left_out():

@@ -93,6 +93,10 @@ def people_agreement(data: AuditData, resamples: int = RESAMPLES, seed: int = 0)
             persons.append(PeopleAgreement(str(pipeline), one, other, _rows(both, resamples, seed)))
     if not coaches:
         notes.append("people scored no action that a coach scored too: their agreement cannot be measured")
+    if unknown := len(labels) - len(labels.merge(actions[["run", "action"]].drop_duplicates())):
+        notes.append(
+            f"{counted(unknown, 'score')} of actions that no coach was asked about, or that the run does not hold"
+        )
     names = sorted(labels["rater"].unique())
     return People(names, len(labels), len(labels.drop_duplicates(["run", "action"])), coaches, persons, notes)
 
