@@ -186,14 +186,15 @@ def check_place(path: Path, option: str = "") -> None:
         raise ConfigError(f"{option}{path} cannot be written: no permission to write in {path.parent}")
 
 
-def write_aside(path: Path, text: str, is_new: bool = False) -> None:
-    """Replace `path` whole: the text is written beside it, and renamed once it is on the disk. is_new: what is there is
-    not replaced. Raises OSError that names `path`, and leaves nothing then. What a process left that was killed over
-    the same file is removed."""
+def write_aside(path: Path, text: str | Iterable[str], is_new: bool = False) -> None:
+    """Replace `path` whole: the text, or one piece after the other, is written beside it, and renamed once it is on the
+    disk. is_new: what is there is not replaced. Raises OSError that names `path`, and leaves nothing then. What a
+    process left that was killed over the same file is removed."""
     drop_left_of(path)
     aside = place_aside(path)
     try:
-        aside.write_text(text, encoding="utf-8")
+        with aside.open("w", encoding="utf-8") as file:
+            file.writelines([text] if isinstance(text, str) else text)
         fsync(aside)
         name_new(aside, path) if is_new else aside.replace(path)
     except BaseException as error:  # Ctrl-C, too, leaves nothing

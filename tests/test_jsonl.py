@@ -183,7 +183,7 @@ def test_of_a_disk_that_may_not_be_written_to_the_file_is_named_too(path, monkey
     def refused(place, *_, **__):  # also to remove what is not there
         raise OSError(errno.EROFS, "Read-only file system", str(place))
 
-    monkeypatch.setattr(Path, "write_text", refused)
+    monkeypatch.setattr(Path, "open", refused)
     monkeypatch.setattr(Path, "unlink", refused)
     with pytest.raises(OSError, match=r"Read-only file system: .*/x\.jsonl'$"):
         write_aside(path, "text")

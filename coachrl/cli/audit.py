@@ -212,6 +212,8 @@ def _calibrate(folders: list[Path], place: Path) -> None:
     write_page(place, fitted.model_dump_json(indent=1) + "\n")
     for role, curve in fitted.roles.items():
         worse = "" if curve.error_calibrated < curve.error_as_given else "; no better than the scores as they are"
+        if curve.people[0] == curve.people[-1]:  # without a spread there is nothing to learn from
+            worse += f"; flat: every action would get {curve.people[0]:.2g}, whatever the coach gave"
         err.print(
             f"{role}: mean absolute error against people {curve.error_as_given:.2f} points as given, "
             f"{curve.error_calibrated:.2f} calibrated, on tasks left out ({curve.actions} actions, {curve.tasks} tasks)"

@@ -101,7 +101,9 @@ def _make_member(
         if settings.strategic.window_steps and "statistics" not in prompt.fields:
             preface = load_coach_prompt(resource("prompts", "coach", "strategic.md"), "preface")
             prompt = with_preface(preface, prompt)
-        client = client_factory.client(member.name, member.api_base, settings.fallbacks)
+        several = len(settings.members) > 1
+        name = f"{member.name} {member.api_base or ''}".rstrip() if several else ""
+        client = client_factory.client(member.name, member.api_base, settings.fallbacks, name)
         if settings.tools.turns:
             return InvestigatingCoach(client, prompt, settings, open_sandbox(), repeat)
         coach_class = ListwiseCoach if settings.compare == "siblings" else LLMCoach

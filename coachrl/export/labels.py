@@ -80,7 +80,9 @@ def _moment(label: Label) -> datetime:
 
 def _labels_of(run: Run, place: Path) -> list[Label]:
     """What a file says of the run's actions. Raises ConfigError."""
-    actions = {action.id for scored in training_episodes(run) for action in scored.episode.all_actions}
+    actions = {
+        action.id: action.text_digest for scored in training_episodes(run) for action in scored.episode.all_actions
+    }
     found: dict[tuple[str, str], tuple[int, Label]] = {}
     for number, record in _records(place):
         where = f"{place}, line {number}"
@@ -90,6 +92,8 @@ def _labels_of(run: Run, place: Path) -> list[Label]:
             raise ConfigError(f"{where}: {error}") from error
         if label.action_id not in actions:
             raise ConfigError(f"{where}: {brief(label.action_id)} is no action of a training step of {run.folder.name}")
+        if label.text_digest not in ("", actions[label.action_id]):
+            raise ConfigError(f"{where}: {label.rater} scored another reply than {label.action_id} is now: take it out")
         if label.key in found:
             first, _ = found[label.key]
             raise ConfigError(f"{where}: {label.rater} scored {label.action_id} in line {first} already: keep one line")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coachrl.coach.base import sees_outcome
@@ -25,6 +25,7 @@ class _Place:
     path: Path
     episode_id: str
     role: str
+    text_digest: str
 
 
 class Rating:
@@ -42,7 +43,8 @@ class Rating:
         problem: why the last form was refused."""
         places = self._all_places()
         said = [*self._problems]
-        labels = {label.action_id: label for label in read_labels(self._run, said) if label.rater == rater}
+        own = [label for label in read_labels(self._run, said) if label.rater == rater]
+        labels = {label.action_id: label for label in own if not self._is_of_another(label)}
         left = [action_id for action_id in places if action_id not in labels] if rater else []
         shown = _action(places[left[0]], left[0]) if left else None
         before = _action(places[last], last) if last in labels and last in places else None
@@ -66,10 +68,17 @@ class Rating:
     def give(self, fields: Mapping[str, str]) -> Label:
         """Keep a score. Raises ValueError for one that is none, ConfigError where the run cannot be written."""
         label = label_from_record({key: fields.get(key, "") for key in ("action_id", "rater", "score", "remark")})
-        if label.action_id not in self._all_places():
+        place = self._all_places().get(label.action_id)
+        if place is None:
             raise ValueError(f"the run has no action {label.action_id!r}")
+        label = replace(label, text_digest=place.text_digest)
         add_labels(self._run, [label])
         return label
+
+    def _is_of_another(self, label: Label) -> bool:
+        """Whether it was given to a reply that no longer stands under its id."""
+        place = self._places.get(label.action_id)
+        return place is not None and label.text_digest not in ("", place.text_digest)
 
     def _all_places(self) -> dict[str, _Place]:
         """Every action in the order in which all people are asked, so that they score the same ones first: mixed, and
@@ -79,7 +88,7 @@ class Rating:
         if now != self._seen:
             self._problems = []
             found = {
-                action.id: _Place(path, shown.episode.id, action.role)
+                action.id: _Place(path, shown.episode.id, action.role, action.text_digest)
                 for path in files
                 for shown in read_shown(path, self._problems)
                 for action in shown.episode.actions

@@ -24,6 +24,7 @@ from coachrl.runs.folder import Run
 from coachrl.runs.locks import locked
 from coachrl.runs.reading import requests_of, tasks_of, team_of, training_episodes
 from coachrl.seeding import generator
+from coachrl.text import counted
 from coachrl.types import CoachScore, Episode
 
 Progress = Callable[[int, int], None]  # scores written, of how many
@@ -46,6 +47,7 @@ class ScoredAction:
     task_id: str
     task_category: str
     score: CoachScore | None
+    text_digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,9 @@ class SavedActions:
         for scored in training_episodes(self._run):
             for request in self._requests(scored.episode):
                 action, episode = request.action, scored.episode
-                yield ScoredAction(
-                    action.id, action.role, episode.task_id, episode.task_category, scored.scores.get(action.id)
-                )
+                own = scored.scores.get(action.id)
+                about = (episode.task_id, episode.task_category)
+                yield ScoredAction(action.id, action.role, *about, own, action.text_digest)
 
     def requests(self, wanted: Collection[str]) -> Iterator[tuple[Episode, CoachRequest]]:
         """Each wanted action with an episode that holds it alone."""
@@ -161,7 +163,14 @@ async def _rescore(
     if not actions:
         raise ConfigError(f"{run.folder} holds no action of a training step: there is nothing to score")
     found = existing_rescore(run.folder, by)
-    wanted = choose(actions, found.scores if found is not None else {}, which)
+    given = found.scores if found is not None else {}
+    done = of_these(actions, given)
+    if others := len(given) - len(done):
+        run.warn(
+            f"{counted(others, 'score')} of the rescore left out, of replies that the run, which went on anew from an "
+            "earlier step, no longer holds"
+        )
+    wanted = choose(actions, done, which)
     if wanted:
         progress(0, len(wanted))
         folder = run.folder / "rescores" / by.label
@@ -183,8 +192,14 @@ async def _rescore(
             await _score(requests, pool, rescore, room, lambda: progress(next(count), len(wanted)))
         finally:
             await pool.close()
-    done = existing_rescore(run.folder, by)
-    return Rescored(actions, done, len(wanted))
+    now = existing_rescore(run.folder, by)
+    return Rescored(actions, now and replace(now, scores=of_these(actions, now.scores)), len(wanted))
+
+
+def of_these(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore]) -> dict[str, CoachScore]:
+    """Those of the scores that were given to what stands under their ids now."""
+    digests = {action.action_id: action.text_digest for action in actions}
+    return {key: one for key, one in scores.items() if one.text_digest in ("", digests.get(key))}
 
 
 async def _score(
@@ -199,7 +214,9 @@ async def _score(
 
     async def settle(episode: Episode) -> None:
         try:
-            append_scores(rescore, list((await pool.settle([episode])).values()))
+            digests = {action.id: action.text_digest for action in episode.actions}
+            found = (await pool.settle([episode])).values()
+            append_scores(rescore, [replace(score, text_digest=digests[score.action_id]) for score in found])
             on_score()
         finally:
             room.release()

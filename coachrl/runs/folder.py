@@ -240,7 +240,7 @@ class Run:
         """`episodes/<label>.jsonl`: one line an episode, each action with its score. Enough to rescore and to audit."""
         path = self.folder / "episodes" / f"{label}.jsonl"
         path.parent.mkdir(exist_ok=True)  # who needed its room may have removed it
-        write_aside(path, "".join(episode_line(episode, scores) for episode in episodes))
+        write_aside(path, (episode_line(episode, scores) for episode in episodes))
         return path
 
     def read_episodes(self, label: str) -> tuple[list[Episode], dict[str, CoachScore]]:

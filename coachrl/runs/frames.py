@@ -77,16 +77,16 @@ class EpisodeFrames:
         for split, step, (episode, scores) in self._placed():
             for action in episode.all_actions:
                 place = (split, step, episode.id, episode.task_id, action.id, action.role)
-                for rater, score in self._scores_of(action.id, scores):
+                for rater, score in self._scores_of(action, scores):
                     rows.append(dict(zip(SCORES, (*place, rater, *_score_columns(score)), strict=True)))
         return _frame(rows, SCORES)
 
     def _placed(self) -> Iterator[PlacedEpisode]:
         yield from self._given
 
-    def _scores_of(self, action_id: str, own: dict[str, CoachScore]) -> Iterator[tuple[str, CoachScore]]:
-        if action_id in own:
-            yield "run", own[action_id]
+    def _scores_of(self, action: Action, own: dict[str, CoachScore]) -> Iterator[tuple[str, CoachScore]]:
+        if action.id in own:
+            yield "run", own[action.id]
 
 
 class RunFrames(EpisodeFrames):
@@ -118,11 +118,11 @@ class RunFrames(EpisodeFrames):
                 yield PlacedEpisode(split, step_of(path), scored)
             self._warn(problems)
 
-    def _scores_of(self, action_id: str, own: dict[str, CoachScore]) -> Iterator[tuple[str, CoachScore]]:
-        yield from super()._scores_of(action_id, own)
+    def _scores_of(self, action: Action, own: dict[str, CoachScore]) -> Iterator[tuple[str, CoachScore]]:
+        yield from super()._scores_of(action, own)
         for label, scores in self._rescores.items():
-            if action_id in scores:
-                yield label, scores[action_id]
+            if (score := scores.get(action.id)) is not None and action.is_of(score.text_digest):
+                yield label, score
 
     def _warn(self, problems: Iterable[str]) -> None:
         for problem in problems:

@@ -22,18 +22,20 @@ from coachrl.text import brief, nearest, one_line
 LABELS = "labels.jsonl"
 _LONGEST_NAME = 60
 _LONGEST_REMARK = 4000
-_FIELDS = ("action_id", "rater", "score", "remark", "time")
+_FIELDS = ("action_id", "rater", "score", "remark", "time", "text_digest")
 
 
 @dataclass(frozen=True)
 class Label:
-    """score: 0 to 10, as a coach's. rater: the person's name. time: UTC, ISO 8601."""
+    """score: 0 to 10, as a coach's. rater: the person's name. time: UTC, ISO 8601. text_digest: `Action.text_digest` of
+    what was scored; empty where that is not known."""
 
     action_id: str
     rater: str
     score: float
     remark: str = ""
     time: str = ""
+    text_digest: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -61,7 +63,8 @@ def label_from_record(record: Mapping[str, Any]) -> Label:
     if len(words["remark"]) > _LONGEST_REMARK:
         raise ValueError(f"remark has {len(words['remark']):,} characters; {_LONGEST_REMARK:,} are kept")
     time = words["time"] or datetime.now(UTC).isoformat(timespec="seconds")
-    return Label(words["action_id"], rater, _score(record["score"]), words["remark"], _time(time))
+    said = words["remark"], _time(time), words["text_digest"]
+    return Label(words["action_id"], rater, _score(record["score"]), *said)
 
 
 def _score(given: Any) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -359,3 +360,17 @@ def test_the_command_makes_the_run_and_its_page(tmp_path):
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path, flags, needed):
     result = CliRunner().invoke(app, ["audit", str(write_run(tmp_path, tasks=1, steps=1).folder), *flags])
     assert isinstance(result.exception, ConfigError) and needed in str(result.exception)
+
+
+def test_replies_take_a_few_times_the_room_of_their_file(tmp_path):
+    """Their made-up tokens would take more than their texts, and their lines as much again."""
+    text = " ".join(map(str, range(1000)))
+    file = jsonl(tmp_path / "long.jsonl", [{"score": 0.5, "text": f"{n} {text}", "task": n % 9} for n in range(200)])
+    settings = import_settings("jsonl", (), "0:1")
+    tracemalloc.start()
+    try:
+        import_scores(file, settings, tmp_path)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 5 * file.stat().st_size

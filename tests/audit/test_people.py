@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -107,6 +108,30 @@ def test_labels_of_actions_that_no_coach_scored_are_said(tmp_path):
     add_labels(run, [Label("elsewhere/1", "Ann", 5.0)])
     found = audit_runs([run.folder], resamples=100)
     assert found.people.coaches == [] and "cannot be measured" in found.people.notes[0]
+    assert found.people.notes[1] == "1 score of actions that no coach was asked about, or that the run does not hold"
+
+
+def test_people_are_compared_with_each_other_where_the_coach_gave_no_score_too(tmp_path):
+    run = write_run(tmp_path, lambda episode, action, rng: None if action.role == "verifier" else 5.0, tasks=6, steps=1)
+    ids = [action.id for episode, _ in training_episodes(run) for action in episode.actions]
+    for rater in ("Ann", "Ben"):
+        add_labels(
+            run, [Label(key, rater, float(place % 7), "", "2026-01-31T12:00:00") for place, key in enumerate(ids)]
+        )
+    found = audit_runs([run.folder], resamples=100).people
+    [pair], [coach] = found.persons, found.coaches
+    assert pair.rows[0].shift.n == len(ids) == 36 and coach.rows[0].shift.n == 24
+
+
+def test_labels_of_replies_that_are_gone_are_left_out_and_said(tmp_path):
+    run = write_run(tmp_path, tasks=4, steps=1)
+    actions = [action for episode, _ in training_episodes(run) for action in episode.actions]
+    digests = (actions[0].text_digest, "0" * 12, "")  # the last of a file of before there were any
+    made = [Label(one.id, "Ann", 5.0, "", "", said) for one, said in zip(actions, digests, strict=False)]
+    add_labels(run, [replace(label, time="2026-01-31T12:00:00") for label in made])
+    found = audit_runs([run.folder], resamples=100).people
+    assert found.labels == found.actions == found.coaches[0].rows[0].shift.n == 2
+    assert found.notes[0].startswith("1 score left out, of replies that the run, which went on anew")
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +174,13 @@ def test_a_curve_needs_labels_enough_and_of_enough_tasks(tmp_path, tasks, draws,
     label(run, "Ann", lambda given, rng: given)
     with pytest.raises(ConfigError, match=f"has {has} that people scored; a curve needs 30 of 5 tasks"):
         fit_calibration(run, read_audit_data([run.folder]))
+
+
+def test_a_flat_curve_is_said(tmp_path):
+    run = write_run(tmp_path, tasks=12)
+    label(run, "Ann", lambda given, rng: 10 - given)
+    done = CliRunner().invoke(app, ["audit", str(run.folder), "--calibrate", str(tmp_path / "people.json")])
+    assert done.exit_code == 0 and done.output.count("; flat: every action would get ") == 3
 
 
 def test_a_curve_says_how_far_the_coach_was_from_people_before_and_on_tasks_left_out():

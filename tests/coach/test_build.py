@@ -49,7 +49,9 @@ class Clients:
         self.named: list[tuple[str, str | None, tuple[str, ...]]] = []
         self.asked: list[ChatRequest] = []
 
-    def client(self, model: str, api_base: str | None = None, fallbacks: Sequence[str] = ()) -> "Clients":
+    def client(
+        self, model: str, api_base: str | None = None, fallbacks: Sequence[str] = (), member: str = ""
+    ) -> "Clients":
         self.named.append((model, api_base, tuple(fallbacks)))
         self.model = model
         return self

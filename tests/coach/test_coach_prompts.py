@@ -85,6 +85,10 @@ def test_a_text_that_quotes_the_fence_of_another_is_fenced_anew() -> None:
         "]~!b[",
         "[e~[",
         "[/TOOL_RESULTS]",
+        "<SPECIAL_11>",
+        "<extra_id_1>",
+        "<reserved_106>",
+        "<EOS_TOKEN>",
     ],
 )
 def test_no_text_ends_the_message_that_holds_it(token: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from saved_runs import save_run
+from saved_runs import reply_otherwise, save_run
 from scripted_server import ScriptedServer, say
 
 from coachrl.cli.main import main
@@ -118,6 +118,17 @@ async def test_corrections_come_from_a_rescore(tmp_path):
     assert all(record["score_chosen"] is None and record["score_rejected"] == 4 for record in records)
     with pytest.raises(ConfigError, match="without a better reply"):
         export_run(run, "dpo", tmp_path / "none.jsonl", ExportFilter(rescore=rescore.label, min_gap=7))
+
+
+async def test_a_correction_of_a_reply_that_is_gone_is_left_out(tmp_path):
+    run = await save_run(tmp_path)
+    rescore = await rescore_with_suggestions(run)
+    assert actions_of(run)[reply_otherwise(run, 1)].role == "code_executor"
+    done, _ = export(run, "sft", tmp_path / "sft.jsonl", rescore=rescore.label, roles=("code_executor",))
+    assert (
+        done.lines == {"correction": 15}
+        and done.left_out["scored before the run went on anew, with another reply"] == 1
+    )
 
 
 async def test_judgements_are_what_the_judge_was_asked_and_said(tmp_path):

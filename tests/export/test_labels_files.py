@@ -42,6 +42,14 @@ def jsonl(path, *records):
     return path
 
 
+def test_a_score_of_a_reply_that_is_gone_is_refused(run, ids, tmp_path):
+    given = {"action_id": ids[0], "rater": "Ann", "score": 7.5, "text_digest": "0" * 12}
+    with pytest.raises(
+        ConfigError, match=r"in\.jsonl, line 1: Ann scored another reply than .*/0 is now: take it out$"
+    ):
+        import_labels(run, jsonl(tmp_path / "in.jsonl", given))
+
+
 @pytest.mark.parametrize("name", ["labels.csv", "LABELS.CSV", "labels.jsonl"])
 def test_what_goes_out_comes_in_again(run, ids, tmp_path, name):
     remark = '=1+1, "quoted"\nsecond line \u2028 ü'
@@ -200,4 +208,6 @@ def test_the_commands(run, ids, tmp_path):
     done = CliRunner().invoke(app, ["label", "import", str(run.folder), str(place)])
     assert done.exit_code == 0 and "1 label added, 0 in place of the same person's earlier score" in done.output
     done = CliRunner().invoke(app, ["label", "export", str(run.folder), "--out", str(tmp_path / "out.csv")])
-    assert done.exit_code == 0 and (tmp_path / "out.csv").read_text().startswith("action_id,rater,score,remark,time\n")
+    assert done.exit_code == 0 and (tmp_path / "out.csv").read_text().startswith(
+        "action_id,rater,score,remark,time,text_digest\n"
+    )

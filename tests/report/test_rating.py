@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 import threading
+from dataclasses import replace
 from html import unescape
 from urllib.parse import urlencode
 
@@ -142,6 +143,18 @@ def test_lines_that_are_left_out_are_said_beside_the_action(run, serve):
     address = serve(run)
     for _ in range(2):  # also where the files are not read again
         assert f"step-000001.jsonl: line {lines + 1} is left out: not JSON" in ask(address, "GET", "/rate?rater=Ann")[1]
+
+
+def test_what_a_resumed_run_has_in_place_of_a_scored_reply_is_asked_about_anew(run, serve):
+    address = serve(run)
+    form = form_of(ask(address, "GET", "/rate?rater=Ann")[1])
+    assert ask(address, "POST", "/rate", urlencode({**form, "score": "4"}))[0] == 303
+    asked = form_of(ask(address, "GET", "/rate?rater=Ann")[1])["action_id"]
+    assert asked != form["action_id"]
+    episodes, scores = run.read_episodes("step-000001")
+    played = [replace(e, actions=tuple(replace(a, text=f"{a.text} Or so.") for a in e.actions)) for e in episodes]
+    run.write_episodes("step-000001", played, scores)
+    assert form_of(ask(address, "GET", "/rate?rater=Ann")[1])["action_id"] == form["action_id"]
 
 
 def test_two_people_and_two_tabs_at_once_lose_nothing(run, serve):

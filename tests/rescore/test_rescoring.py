@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 from command_line import coachrl, start
-from saved_runs import save_run
+from saved_runs import reply_otherwise, save_run
 from scripted_server import ScriptedServer, say, status
 
 from coachrl.cli.main import main
@@ -79,6 +79,21 @@ async def test_a_judge_scores_every_action_once_beside_the_old_scores(tmp_path):
     calls = [line for line in read_jsonl(found.folder / "ledger.jsonl") if line["kind"] == "call"]
     assert {call["action_id"] for call in calls if call["action_id"]} == set(found.scores)
     assert found.by.coach == "openai/judge" and found.by.settings["coach.evidence.ground_truth"] == "all"
+
+
+async def test_what_a_resumed_run_has_in_place_of_a_scored_reply_is_asked_about_anew(tmp_path, caplog):
+    run = await save_run(tmp_path)
+    async with ScriptedServer(lambda received: say("PROCESS_SCORE: 6")) as server:
+        await rescore(run, server)
+        changed = reply_otherwise(run)
+        assert [len(scores) for scores in (run.frames.scores.query("rater != 'run'"),)] == [ACTIONS - 1]
+        server.script = [say("PROCESS_SCORE: 3")]
+        before = len(judged(server))
+        _, found = await rescore(run, server)
+    assert [prompt.count(" Or so.") > 0 for prompt in judged(server)[before:]] == [True]
+    assert "1 score of the rescore left out, of replies that the run" in caplog.text
+    assert {key for key, score in found.scores.items() if score.process_0_10 == 3} == {changed}
+    assert len(found.scores) == len(run.frames.scores.query("rater != 'run'")) == ACTIONS
 
 
 async def test_a_task_whose_answer_was_edited_since_is_told(tmp_path, caplog):

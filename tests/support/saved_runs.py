@@ -1,6 +1,7 @@
 """Saved runs to replay, rescore and export: the real pipeline and sandbox, a scripted policy, the rules coach."""
 
 import itertools
+import json
 import shutil
 import tempfile
 import zlib
@@ -65,6 +66,17 @@ async def save_run(root, *, reply=None, asked=None, **wish) -> Run:
     settings = (run.folder / "config.yaml").read_text(encoding="utf-8")
     (run.folder / "config.yaml").write_text(settings.replace(_PLAYED[key].name, str(root)), encoding="utf-8")
     return run
+
+
+def reply_otherwise(run, place=0):
+    """Another reply under the id of an action of the first step, as where a run that goes on plays it anew; the id."""
+    path = run.episode_files("step")[0]
+    first, *others = path.read_text(encoding="utf-8").splitlines()
+    episode = json.loads(first)
+    action = episode["actions"][place]
+    action["text"] += " Or so."
+    path.write_text("\n".join([json.dumps(episode), *others, ""]), encoding="utf-8")
+    return action["id"]
 
 
 async def _play(root, *, reply=None, overrides=(), steps=1, samples_per_task=2, write_team=True, asked=None) -> Run:

@@ -32,6 +32,7 @@ _OF_ACTION = ("run", "pipeline", "step", "episode", "task", "category", "action"
 _OF_SCORE = ("rater", "coach", "prompt", "status", "score")
 _OF_REPLY = ("outcome", "tokens", "code_share", "markdown", "hedging", "has_code", "state")
 COLUMNS = (*_OF_ACTION, *_OF_SCORE, *_OF_REPLY)
+_FURTHER = ("policy", "text_digest")
 CRITERION = "criterion:"
 """Of the columns that the table also has where a coach scores by criteria: 0 to 10, NaN where an action has none."""
 _CATEGORIES = ("run", "pipeline", "task", "category", "role", "rater", "coach", "prompt", "status", "state")
@@ -81,9 +82,9 @@ class AuditData:
     """What was read. actions: `COLUMNS`. heldout: run, pipeline, step, task, category, outcome of each evaluated
     episode.
 
-    The table may also have `policy`, the model that played the role, and columns of `CRITERION`. scorers: rater name ->
-    who it is. notes: one sentence for each thing that could not be read or used. texts: task id -> what the first agent
-    was asked.
+    The table may also have `policy`, the model that played the role, `text_digest` of the action, and columns of
+    `CRITERION`. scorers: rater name -> who it is. notes: one sentence for each thing that could not be read or used.
+    texts: task id -> what the first agent was asked.
     """
 
     actions: pd.DataFrame
@@ -175,9 +176,9 @@ class _Found:
 
     def table(self) -> pd.DataFrame:
         scores = pd.DataFrame.from_records(self.scores, columns=["place", *_OF_SCORE])
-        actions = pd.DataFrame.from_records(self.actions, columns=[*_OF_ACTION, *_OF_REPLY, "policy"])
+        actions = pd.DataFrame.from_records(self.actions, columns=[*_OF_ACTION, *_OF_REPLY, *_FURTHER])
         frame = actions.loc[scores.pop("place")].reset_index(drop=True).join(scores)
-        frame = typed(frame[[*COLUMNS, "policy"]]).astype({"policy": "category"})
+        frame = typed(frame[[*COLUMNS, *_FURTHER]]).astype({"policy": "category"})
         names = sorted({name for one in self.criteria for name in one})
         return frame.assign(**{CRITERION + name: [one.get(name, math.nan) for one in self.criteria] for name in names})
 
@@ -206,10 +207,12 @@ class _RunReader:
     def read(self) -> None:
         """Its actions, each once; the run's own scores of them, then each rescore's; and what it held out."""
         places: dict[str, int] = {}
+        digests: dict[str, str] = {}
         own: list[tuple[int, CoachScore]] = []
         for step, scored in self._episodes("step"):
             for action, row in self._rows_of(step, scored.episode):
                 place = places[action.id] = len(self._found.actions)
+                digests[action.id] = action.text_digest
                 self._found.actions.append(row)
                 if (score := scored.scores.get(action.id)) is not None:
                     own.append((place, score))
@@ -221,7 +224,11 @@ class _RunReader:
         main = _main_scorer([score for _, score in own], self._outcome_to)
         self._add_scores(own, replace(main, evidence=_evidence_of(self._config)))
         for scorer, scores in self._rescores():
-            known = [(places[key], score) for key, score in scores.items() if key in places]
+            known = [
+                (places[key], score)
+                for key, score in scores.items()
+                if key in places and score.text_digest in ("", digests[key])
+            ]
             if missing := len(scores) - len(known):
                 self._note([f"rescore {scorer.label}: {missing} scores of actions not in the run"])
             self._add_scores(known, scorer)
@@ -270,6 +277,7 @@ class _RunReader:
                     action.code is not None,
                     _state_of(action),
                     self._model_of(action.policy),
+                    action.text_digest,
                 ),
             )
 

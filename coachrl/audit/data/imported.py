@@ -24,9 +24,9 @@ from typing import Any, Literal
 from coachrl.audit.data.foreign import Source, files_of, rows_of, spoken, task_of
 from coachrl.config import dump_config, parse_config
 from coachrl.errors import ConfigError
-from coachrl.jsonl import folder_aside
-from coachrl.runs.folder import Run
+from coachrl.jsonl import folder_aside, write_aside
 from coachrl.runs.reading import IMPORTED
+from coachrl.runs.records import episode_line
 from coachrl.text import brief, estimated_tokens, extract_code, nearest, one_line
 from coachrl.types import Action, CoachScore, Episode, Outcome
 
@@ -119,10 +119,10 @@ def import_scores(file: Path, settings: ImportSettings, out: Path) -> Path:
     columns = _columns(settings, [row for _, row in rows], files[0])
     if folder.is_dir():
         return folder
-    steps: dict[int, list[tuple[Episode, CoachScore]]] = {}
+    steps: dict[int, list[tuple[int, _Reply]]] = {}
     for number, (one, row) in enumerate(rows, start=1):
         reply = _Reply(row, columns, f"{one}, reply {number}")
-        steps.setdefault(reply.step, []).append(_episode(reply, number, settings))
+        steps.setdefault(reply.step, []).append((number, reply))
     _write(folder, steps, settings)
     return folder
 
@@ -282,13 +282,18 @@ def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Epis
     return episode, CoachScore(action.id, status, value, model=settings.source)
 
 
+def _line(reply: _Reply, number: int, settings: ImportSettings) -> str:
+    episode, score = _episode(reply, number, settings)
+    return episode_line(episode, {score.action_id: score})
+
+
 def is_imported(pipeline: str) -> bool:
     """Whether episodes of this pipeline are another trainer's, of whose judge nothing but scores is known."""
     return pipeline.startswith(_IMPORTED)
 
 
-def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]]], settings: ImportSettings) -> None:
-    """All or nothing."""
+def _write(folder: Path, steps: Mapping[int, Sequence[tuple[int, _Reply]]], settings: ImportSettings) -> None:
+    """All or nothing. An episode is made when its line is written: its made-up tokens take more room than its text."""
     # Whether the judge saw outcomes is not known, so no agreement with them counts as its own merit.
     config = parse_config({"name": folder.name, "coach": {"evidence": {"ground_truth": "all"}}}, "")
     try:
@@ -296,9 +301,9 @@ def _write(folder: Path, steps: Mapping[int, Sequence[tuple[Episode, CoachScore]
             (aside / "episodes").mkdir()
             (aside / "config.yaml").write_text(dump_config(config), encoding="utf-8")
             (aside / IMPORTED).write_text(json.dumps(asdict(settings)) + "\n", encoding="utf-8")
-            for step, scored in sorted(steps.items()):
-                scores = {score.action_id: score for _, score in scored}
-                Run(aside).write_episodes(f"step-{step:06d}", [episode for episode, _ in scored], scores)
+            for step, numbered in sorted(steps.items()):
+                lines = (_line(reply, number, settings) for number, reply in numbered)
+                write_aside(aside / "episodes" / f"step-{step:06d}.jsonl", lines)
     except OSError as error:
         if folder.is_dir():  # another process has just made the same
             return

@@ -41,5 +41,9 @@ def find_texts(runs: Mapping[str, Path], wanted: Collection[tuple[str, str]]) ->
 def _text_of(action: Action, by_rater: Mapping[str, Mapping[str, CoachScore]]) -> ActionText:
     streams = () if action.execution is None else (action.execution.stdout, action.execution.stderr)
     output = "\n".join(stream for stream in streams if stream)
-    rationales = {rater: scores[action.id].rationale for rater, scores in by_rater.items() if action.id in scores}
+    rationales = {
+        rater: score.rationale
+        for rater, scores in by_rater.items()
+        if (score := scores.get(action.id)) is not None and action.is_of(score.text_digest)
+    }
     return ActionText(action.role, action.prompt_text, action.text, output, {"": "", **rationales})

@@ -84,14 +84,19 @@ def people_agreement(data: AuditData, resamples: int = RESAMPLES, seed: int = 0)
     coaches: list[PeopleAgreement] = []
     persons: list[PeopleAgreement] = []
     actions = data.actions[["run", "pipeline", "action", "role", "task", "rater", "score"]]
-    for pipeline, inside in actions[actions["score"].notna()].groupby("pipeline", observed=True):
+    labels = _still_held(labels, data.actions, notes)
+    for pipeline, inside in actions.groupby("pipeline", observed=True):
         named = inside.merge(labels.rename(columns={"rater": "person", "score": "people"}), on=["run", "action"])
-        for rater, both in _with_coaches(named):
+        for rater, both in _with_coaches(named[named["score"].notna()]):
             coaches.append(PeopleAgreement(str(pipeline), "people", rater, _rows(both, resamples, seed)))
         for one, other, both in _with_each_other(named, notes):
             persons.append(PeopleAgreement(str(pipeline), one, other, _rows(both, resamples, seed)))
     if not coaches:
         notes.append("people scored no action that a coach scored too: their agreement cannot be measured")
+    if unknown := len(labels) - len(labels.merge(actions[["run", "action"]].drop_duplicates())):
+        notes.append(
+            f"{counted(unknown, 'score')} of actions that no coach was asked about, or that the run does not hold"
+        )
     names = sorted(labels["rater"].unique())
     return People(names, len(labels), len(labels.drop_duplicates(["run", "action"])), coaches, persons, notes)
 
@@ -139,6 +144,7 @@ def fit_calibration(run: Run, data: AuditData) -> CalibrationFile:
         raise ConfigError(f"{run.folder}: its scores are calibrated already: fit a curve to the coach as it is")
     own = [name for name, scorer in data.scorers.items() if not scorer.label]
     labels = _labels({name: folder for name, folder in data.runs.items() if folder == run.folder}, [])
+    labels = _still_held(labels, data.actions, [])
     rows = data.actions[data.actions["rater"].isin(own) & data.actions["score"].notna()]
     people = labels.groupby("action")["score"].mean() if len(labels) else pd.Series(dtype=float)
     rows = rows.assign(people=rows["action"].map(people))
@@ -185,9 +191,25 @@ def _labels(runs: Mapping[str, Path], notes: list[str]) -> pd.DataFrame:
     rows = []
     for name, folder in runs.items():
         problems: list[str] = []
-        rows += [(name, one.action_id, one.rater, one.score) for one in read_labels(Run(folder), problems)]
+        rows += [
+            (name, one.action_id, one.rater, one.score, one.text_digest) for one in read_labels(Run(folder), problems)
+        ]
         notes += [f"run {name}: {problem}" for problem in problems]
-    return pd.DataFrame(rows, columns=["run", "action", "rater", "score"])
+    return pd.DataFrame(rows, columns=["run", "action", "rater", "score", "text_digest"])
+
+
+def _still_held(labels: pd.DataFrame, actions: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Without the labels of replies that no longer stand under their ids."""
+    now = actions.drop_duplicates(["run", "action"]).astype({"run": str})[["run", "action", "text_digest"]]
+    digests = labels.merge(now, on=["run", "action"], how="left", suffixes=("", "_now"))
+    is_other = (digests["text_digest"] != digests["text_digest_now"]) & (digests["text_digest"] != "")
+    is_other &= digests["text_digest_now"].notna()
+    if is_other.any():
+        notes.append(
+            f"{counted(int(is_other.sum()), 'score')} left out, of replies that the run, which went on anew from an "
+            "earlier step, no longer holds"
+        )
+    return labels[~is_other.to_numpy()].drop(columns="text_digest")
 
 
 def _rows(both: pd.DataFrame, resamples: int, seed: int) -> list[PeopleRow]:

@@ -90,7 +90,8 @@ class ChatRequest:
 
     max_tokens: of the reply, thinking included. schema: JSON schema of the reply, for clients that are `structured`.
     repeat: tells deliberate repeats of one request apart, which the cache would otherwise answer with one reply.
-    prompt_hash: of the prompt file, for the ledger. function: for clients that call functions.
+    prompt_hash: of the prompt file, for the ledger. function: for clients that call functions. instead_of: the member
+    of an ensemble that another model stands in for: where two of them fall back to one model, it is asked twice.
     """
 
     messages: tuple[Message, ...]
@@ -100,6 +101,7 @@ class ChatRequest:
     repeat: int = 0
     prompt_hash: str = ""
     function: Function | None = None
+    instead_of: str = ""
 
     @property
     def most_tokens_in(self) -> int:

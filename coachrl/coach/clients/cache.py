@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from pydantic import TypeAdapter
 from coachrl.coach.clients.base import ChatRequest, Function, Reply
 from coachrl.coach.clients.ledger import Message
 from coachrl.errors import CoachUnavailable, ConfigError
+from coachrl.files import regular_file
 from coachrl.text import first_line
 
 log = logging.getLogger(__name__)
 
 _BUSY_S = 30.0
-_UNUSABLE = (OSError, sqlite3.Error, UnicodeDecodeError)  # the last where SQLite quotes what is damaged
+_UNUSABLE = (OSError, sqlite3.Error, ValueError)  # the last of what is no file, and where SQLite quotes what is damaged
 _REPLY = TypeAdapter(Reply)
 _TABLE = """CREATE TABLE IF NOT EXISTS replies
     (key TEXT PRIMARY KEY, reply TEXT NOT NULL, made_at REAL NOT NULL) WITHOUT ROWID"""
@@ -37,9 +38,10 @@ def cache_key(model: str, request: ChatRequest, options: Mapping[str, Any]) -> s
         "messages": [_asked(message) for message in request.messages],
         "prompt_hash": None,  # the rendered messages hold all of it
     }
-    # What was asked before there were functions keeps its key.
-    function = asked.pop("function")
+    # What was asked before there were functions, and stand-ins, keeps its key.
+    function, instead_of = asked.pop("function"), asked.pop("instead_of")
     asked |= {"function": asdict(function)} if isinstance(function, Function) else {}
+    asked |= {"instead_of": instead_of} if instead_of else {}
     canonical = json.dumps([model, asked, dict(options)], sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -51,6 +53,7 @@ def check_cache(path: Path) -> None:
         if not above.is_dir():
             raise NotADirectoryError(f"{above} is no folder")
         if path.exists():
+            regular_file(path)
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
                 connection.execute("SELECT name FROM sqlite_master").fetchone()
     except _UNUSABLE as error:
@@ -72,6 +75,8 @@ class ReplyCache:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                regular_file(path)  # SQLite would wait for a writer of a named pipe
             self._connection = _open(path)
         except _UNUSABLE as error:
             raise _unusable(path, error) from error
@@ -105,6 +110,7 @@ class ReplyCache:
 def _kept(record: str) -> Reply:
     """Raises ValueError for what is no reply."""
     reply = _REPLY.validate_json(record, strict=True)
+    json.dumps(asdict(reply.usage), allow_nan=False)  # what a ledger could not hold
     return replace(reply, usage=replace(reply.usage, calls_from_cache=1))
 
 

@@ -67,7 +67,7 @@ class GeminiClient(Provider):
         self.structured = settings.structured is not False
         self.calls_functions = settings.tools.native is not False
         self.options = {
-            "api_base": api_base,
+            "api_base": api_base or os.environ.get(f"GOOGLE_{'VERTEX' if self._vertex else 'GEMINI'}_BASE_URL") or None,
             "thinking_budget": settings.thinking_budget,
             "reasoning_effort": settings.reasoning_effort,
         }

@@ -43,6 +43,13 @@ def key_of(provider: str) -> str | None:
     return next((value for name in KEY_VARIABLES[provider] if (value := os.environ.get(name))), None)
 
 
+def address_in_environment(provider: str) -> str | None:
+    """Where the environment sends what is asked of a provider, as LiteLLM reads it; None where it says nothing. Of two
+    variables both, since each provider has its own order."""
+    names = (f"{provider.upper()}_{ending}" for ending in ("API_BASE", "BASE_URL"))
+    return " ".join(address for name in names if (address := os.environ.get(name))) or None
+
+
 def check_sendable(provider: str | None) -> None:
     """Raises CoachUnavailable that names the variable whose key no HTTP header can hold, as one that a line end was
     pasted with: most libraries say of it no more than that the connection failed."""

@@ -25,6 +25,7 @@ from coachrl.coach.clients.base import (
     ending_of,
     seconds_of_retry_after,
 )
+from coachrl.coach.clients.keys import address_in_environment
 from coachrl.coach.clients.openai_compatible import conversation, reply_of
 from coachrl.coach.clients.secrets import without_secrets
 from coachrl.config import CoachConfig
@@ -117,7 +118,8 @@ class LiteLLMClient(Provider):
         taken = set(litellm.get_supported_openai_params(model=model) or ())
         calls = bool(litellm.supports_function_calling(model=model)) and {"tools", "tool_choice"} <= taken
         self.calls_functions = calls if settings.tools.native is None else settings.tools.native
-        self.options = {"api_base": api_base, **self._thinking}
+        address = api_base or address_in_environment(model.partition("/")[0])
+        self.options = {"api_base": address, **self._thinking}
 
     async def close(self) -> None:
         await self._litellm.close_litellm_async_clients()

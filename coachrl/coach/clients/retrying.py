@@ -79,12 +79,16 @@ class ChatClientFactory:
         self._cache: ReplyCache | None = None
         self._shared: dict[tuple[str, str | None], SharedState] = {}
 
-    def client(self, model: str, api_base: str | None = None, fallbacks: Sequence[str] = ()) -> ChatClient:
+    def client(
+        self, model: str, api_base: str | None = None, fallbacks: Sequence[str] = (), member: str = ""
+    ) -> ChatClient:
         """A client for `model`; where a call to it fails for good, `fallbacks` are asked in turn (at their providers'
-        own addresses). Raises CoachUnavailable for an unknown model or a missing key, ConfigError for a budget that
-        cannot be kept since a price is not known."""
+        own addresses), as stand-ins for the `member` of an ensemble. Raises CoachUnavailable for an unknown model or a
+        missing key, ConfigError for a budget that cannot be kept since a price is not known."""
         first = self._retrying(model, api_base)
-        return FallbackClient([first, *(self._retrying(name, None) for name in fallbacks)]) if fallbacks else first
+        if not fallbacks:
+            return first
+        return FallbackClient([first, *(self._retrying(name, None) for name in fallbacks)], member)
 
     def past_the_cache(self) -> ChatClientFactory:
         """One whose clients ask anew, within the same budget and the same limits."""
@@ -268,10 +272,12 @@ class RetryingClient:
 
 
 class FallbackClient:
-    """A chain of models: each is asked where all before it have failed. `Reply.fallbacks` says how many had."""
+    """A chain of models: each is asked where all before it have failed. `Reply.fallbacks` says how many had. member: of
+    an ensemble, which the others stand in for."""
 
-    def __init__(self, clients: Sequence[ChatClient]) -> None:
+    def __init__(self, clients: Sequence[ChatClient], member: str = "") -> None:
         self.model = clients[0].model
+        self._member = member
         self._clients = clients
         self._lost = set[str]()
         self._warnings = RepeatedWarnings(log)
@@ -296,7 +302,8 @@ class FallbackClient:
                 continue
             last = client is self._clients[-1]
             try:
-                reply = await client.complete(request)
+                asked = replace(request, instead_of=self._member) if position else request
+                reply = await client.complete(asked)
                 if reply.finish_reason != "content_filter" or last:
                     return replace(reply, fallbacks=position)
                 errors.append(CoachError(f"coach {reply.model}: {reply.detail or 'the content filter intervened'}"))

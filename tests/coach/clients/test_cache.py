@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import json
+import math
 import multiprocessing
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_clients import EIGHT, GEMINI, ask, client_factory, requests_of, score_all
+from chat_clients import EIGHT, GEMINI, SECRET, ask, client_factory, requests_of, score_all
 from scripted_server import Received, ScriptedServer, Step, say, status
 
 from coachrl.coach import make_coach
@@ -110,6 +112,7 @@ def test_nothing_of_a_request_is_left_out_of_its_key_but_where_its_prompt_came_f
         ask("x", temperature=0.5),
         ask("x", repeat=1),
         ask("x", function=function),
+        ask("x", instead_of="openai/b"),
         ask("x", function=replace(function, open=False)),
         *(
             replace(request, messages=messages)
@@ -124,6 +127,66 @@ def test_nothing_of_a_request_is_left_out_of_its_key_but_where_its_prompt_came_f
     ]
     assert len({cache_key("m", one, {}) for one in (request, *others)}) == 1 + len(others)
     assert cache_key("m", request, {"a": 1, "b": 2}) == cache_key("m", request, {"b": 2, "a": 1})
+
+
+async def test_a_server_that_the_environment_names_is_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one server's reply would stand for another's. Named by an option, it has the same replies."""
+    monkeypatch.setenv("DEEPSEEK_API_KEY", SECRET)
+    async with ScriptedServer([say("PROCESS_SCORE: 3")]) as first, ScriptedServer([say(EIGHT)]) as second:
+
+        async def asked(model: str, variable: str, address: str, option: str | None = None) -> str:
+            monkeypatch.setenv(variable, address)
+            made = client_factory(cache=tmp_path / "cache.sqlite")
+            client = made.client(model, option)
+            reply = await client.complete(ask())
+            await client.close()
+            made.close()
+            return reply.text
+
+        openai = [(one.openai_base, EIGHT if one is second else "PROCESS_SCORE: 3") for one in (first, second)]
+        gemini = [(one.address, said) for one, (_, said) in zip((first, second), openai, strict=True)]
+        for address, said in openai:
+            assert await asked("openai/gpt-4o", "OPENAI_BASE_URL", address) == said
+            assert await asked("deepseek/deepseek-chat", "DEEPSEEK_API_BASE", address) == said
+        for address, said in gemini:
+            assert await asked(GEMINI, "GOOGLE_GEMINI_BASE_URL", address) == said
+        assert [len(one.requests) for one in (first, second)] == [3, 3]
+        assert await asked("openai/gpt-4o", "OPENAI_BASE_URL", "http://127.0.0.1:1/v1", first.openai_base) != EIGHT
+        assert len(first.requests) == 3
+
+
+async def test_members_that_fall_back_to_one_model_share_no_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or one reply would agree with itself."""
+    scores = iter("392")
+
+    async with (
+        ScriptedServer([status(400)]) as down,
+        ScriptedServer(lambda _: say(f"PROCESS_SCORE: {next(scores)}")) as spare,
+    ):
+        monkeypatch.setenv("HOSTED_VLLM_API_BASE", spare.openai_base)
+        members = [
+            {"name": "openai/a", "api_base": down.openai_base},
+            {"name": "openai/b", "api_base": down.openai_base},
+            {"name": "hosted_vllm/spare"},
+        ]
+        for _ in range(2):  # again, as after --resume
+            made = client_factory(cache=tmp_path / "cache.sqlite")
+            config = CoachConfig(ensemble=members, fallbacks=["hosted_vllm/spare"])
+            [score] = await score_all(
+                CoachPool(make_coach(config, client_factory=made), client_factory=made), requests_of(1)
+            )
+            assert len(spare.requests) == 3
+            assert score.disagreement == pytest.approx(3.0912, abs=1e-3)
+
+
+def test_what_was_asked_before_there_were_stand_ins_keeps_its_key() -> None:
+    """Replies are read by whichever version made them."""
+    before = "21666ad578a8a08c"
+    assert cache_key("openai/a", ask("x"), {"api_base": None}).startswith(before)
 
 
 def fill(path: Path, name: str) -> None:
@@ -186,6 +249,15 @@ def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
     path.write_text("not a database, but long enough to be taken for one. " * 50)
     with pytest.raises(ConfigError, match=r"notes\.txt"):
         ReplyCache(path)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    """SQLite would wait for whoever writes into the pipe, and make a device a database."""
+    os.mkfifo(tmp_path / "pipe")
+    for path, what in ((tmp_path / "pipe", "a named pipe"), (Path("/dev/null"), "a device")):
+        for use in (check_cache, ReplyCache):
+            with pytest.raises(ConfigError, match=rf"cannot be used: it is {what}, where a file is needed$"):
+                use(path)
 
 
 async def test_a_resumed_pool_repeats_no_finished_call(tmp_path: Path) -> None:
@@ -256,6 +328,7 @@ SPOILED = (
     json.dumps({**WHOLE, "text": None}),
     json.dumps({**WHOLE, "calls": [[1]]}),
     json.dumps({**WHOLE, "usage": {**WHOLE["usage"], "tokens_in": "9"}}),
+    json.dumps({**WHOLE, "usage": {**WHOLE["usage"], "cost_usd": math.nan}}),
 )
 
 
