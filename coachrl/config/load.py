@@ -50,6 +50,11 @@ def load_config(
     return parse_config(whole, str(config) if isinstance(config, Path) else "", given, saved)
 
 
+def given_settings(overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> list[str]:
+    """The dotted keys of what the command line sets. Raises ConfigError."""
+    return _lay_given({}, overrides, flags)
+
+
 def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None) -> list[str]:
     """Set in `tree` what the command line says, and return its keys. Raises ConfigError where an override says
     something else than a flag: one of them would be lost."""
