@@ -219,6 +219,8 @@ def find_config(name: str) -> Path:
         return shipped[wanted]
     if path.is_dir():
         raise ConfigError(f"config file {name}: it is a folder; name a YAML file in it, or one of {', '.join(shipped)}")
+    if os.path.lexists(path):
+        raise ConfigError(f"config file {name}: it is no file, or a link that leads to none")
     beside = [str(file) for file in path.parent.glob("*.y*ml")] if path.suffix else []
     close = nearest(str(path), beside) or (nearest(wanted, shipped) if wanted else "")
     raise ConfigError(f"no config file {name}{close} (shipped: {', '.join(shipped)})")
