@@ -230,6 +230,8 @@ def _flags(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("quiet is for train, the one call that prints: leave it out here")
     flags: dict[str, Any] = {}
     for key, value in settings.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"a setting's name is text, and {brief(key)} is none")
         if key in _CHOOSES and not isinstance(value, Mapping | Section):
             if not (isinstance(value, str | Path) or callable(value)):
                 raise ConfigError(

@@ -69,7 +69,9 @@ def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[st
         _set(tree, dotted, value)
     for dotted, value in flags.items():
         now = _at(tree, dotted)
-        if now != value and value not in (None, [], {}):  # a flag that empties a setting makes room for an override
+        if (
+            now is not value and now != value and value not in (None, [], {})
+        ):  # a flag that empties a setting makes room for an override
             raise ConfigError(f"{dotted} is given twice, by an option and by an override: leave one of them out")
     keys: list[str] = []
     for dotted, value in given:
