@@ -26,7 +26,7 @@ from coachrl.commands.build import make_coach_pool
 from coachrl.commands.configure import coach_flags, rescore_config, run_config
 from coachrl.commands.event_loop import run_in_loop
 from coachrl.commands.run import evaluate_run, rollout_once, train_run
-from coachrl.config import RunConfig, Section
+from coachrl.config import RunConfig, Section, check_read
 from coachrl.errors import ConfigError
 from coachrl.report import write_report
 from coachrl.rescore.comparison import Comparison, compare
@@ -94,7 +94,7 @@ def configure(config: Config = None, **settings: Any) -> RunConfig:
             "config is a run: train(resume=run) goes on with it, and run.config() is what it was made with"
         )
     elif isinstance(config, Mapping):
-        return run_config(None, (), _flags(config) | _flags(settings))
+        return run_config(None, (), _flags(config) | _flags(settings), named=_flags(settings))
     elif not (config is None or isinstance(config, str | Path)):
         raise ConfigError(
             f"config is {brief(config)}: give the name of a shipped one, a YAML file, a dictionary of settings or a "
@@ -156,6 +156,7 @@ def evaluate(
         config = Run.open(config)
     if isinstance(config, Run):
         run, resolved = config, config.config((), _flags(settings))
+        check_read(resolved, (), _flags(settings))
     else:
         resolved = configure(config, **settings)
     file = Path(episodes_file) if episodes_file is not None else None
@@ -229,6 +230,8 @@ def _flags(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("quiet is for train, the one call that prints: leave it out here")
     flags: dict[str, Any] = {}
     for key, value in settings.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"a setting's name is text, and {brief(key)} is none")
         if key in _CHOOSES and not isinstance(value, Mapping | Section):
             if not (isinstance(value, str | Path) or callable(value)):
                 raise ConfigError(

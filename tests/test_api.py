@@ -117,6 +117,8 @@ def test_what_the_command_line_resolves_python_resolves_too():
         (lambda: coachrl.configure(coach=lambda request: 5), "define it at the top level"),
         (lambda: coachrl.configure(coach=Half()), "class or a function of your own, and not what it makes"),
         (lambda: coachrl.configure(tasks=[1, 2]), "tasks is .*: give a name"),
+        (lambda: coachrl.configure({1: 2}), "a setting's name is text, and 1 is none"),
+        (lambda: coachrl.configure(train={"learning_rate": float("nan")}), "learning_rate: Input should be a finite"),
         (lambda: coachrl.configure(pipeline="mathcat"), "did you mean 'mathchat'"),
         (lambda: coachrl.train("no/such.yaml"), "no config file"),
         (lambda: coachrl.rollout(count=0), "count=0"),

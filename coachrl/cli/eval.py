@@ -28,6 +28,7 @@ def evaluate(
     Exits with 1 where every episode broke."""
     from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.run import evaluate_run
+    from coachrl.config import check_read
     from coachrl.runs.folder import Run
 
     if run_folder is None:
@@ -39,6 +40,7 @@ def evaluate(
             )
         run = Run.open(run_folder)
         config = run.config(options.overrides or ())
+        check_read(config, options.overrides or ())
     metrics = run_in_loop(evaluate_run(config, run, episodes_file, err, swap_policies))
     if as_json:
         print_json(metrics, indent=2, sort_keys=True)

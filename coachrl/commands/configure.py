@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.coach.base import is_language_model
-from coachrl.config import RunConfig, find_config, load_config, sources_of
+from coachrl.config import RunConfig, check_read, find_config, load_config, sources_of
 from coachrl.config.load import Below
 from coachrl.errors import ConfigError
 from coachrl.pipelines.defaults import pipeline_defaults
@@ -18,10 +18,15 @@ def run_config(
     config: str | Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
     flags: Mapping[str, Any] | None = None,
+    named: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """The configuration of a new run. config: a YAML file, the name of a shipped one, or a tree of settings. flags:
-    dotted key -> value; None where one was not given. Raises ConfigError."""
-    return load_config(*_layers(config, overrides, flags))
+    dotted key -> value; None where one was not given. named: those of the flags that somebody has named for this call,
+    by default all of them. Raises ConfigError, also where nothing reads what was named."""
+    overrides = list(overrides)
+    resolved = load_config(*_layers(config, overrides, flags))
+    check_read(resolved, overrides, flags if named is None else named)
+    return resolved
 
 
 def setting_sources(config: str | None, overrides: Iterable[str], flags: Mapping[str, Any]) -> dict[str, str]:

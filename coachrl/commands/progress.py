@@ -12,6 +12,7 @@ from rich.text import Text
 
 from coachrl.text import dollars, printable
 from coachrl.trainers.masking import left_out_in_words
+from coachrl.trainers.metrics import lacks_advantage
 from coachrl.types import Episode
 
 
@@ -104,9 +105,6 @@ class _QueueColumn(ProgressColumn):
         return Text(f"coach queue {waiting}" if waiting else "")
 
 
-_UPDATED = ("train/loss/", "train/skipped/")
-
-
 def step_line(metrics: Mapping[str, Any]) -> str:
     """One line of text for one line of metrics."""
     parts = [f"step {metrics['step']:>3}"]
@@ -120,7 +118,7 @@ def step_line(metrics: Mapping[str, Any]) -> str:
             break  # the coach's scores are the rewards, where it is asked
     if metrics.get("train/trained_actions") == 0:
         parts.append("nothing was trained in this step")
-    elif "train/trained_actions" in metrics and not any(key.startswith(_UPDATED) for key in metrics):
+    elif lacks_advantage(metrics):
         parts.append("no update: every advantage is 0")
     parts += left_out_in_words(metrics)
     if metrics.get("coach/failed_fraction"):

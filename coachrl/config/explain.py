@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import yaml
@@ -42,8 +43,8 @@ def explain(item: Any) -> str:
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == WHOLE_SENTENCE:
         return message
-    if item["type"] == "string_type" and isinstance(item["input"], (bool, int, float)):
-        # YAML reads no, on and 7 as something else than text; a word in a word's quotes it leaves alone.
+    if item["type"] == "string_type" and isinstance(item["input"], (bool, int, float, date)):
+        # YAML reads no, on, 7 and 2026-01-31 as something else than text; a word in a word's quotes it leaves alone.
         return f"{dotted}: it must be text (got {brief(item['input'])}); write it as {dotted}='\"…\"'"
     if item["type"] == "literal_error":
         message += nearest(brief(item["input"]).strip("'"), re.findall(r"'(.*?)'", item["ctx"]["expected"]))

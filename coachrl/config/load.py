@@ -50,6 +50,11 @@ def load_config(
     return parse_config(whole, str(config) if isinstance(config, Path) else "", given, saved)
 
 
+def given_settings(overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> list[str]:
+    """The dotted keys of what the command line sets. Raises ConfigError."""
+    return _lay_given({}, overrides, flags)
+
+
 def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None) -> list[str]:
     """Set in `tree` what the command line says, and return its keys. Raises ConfigError where an override says
     something else than a flag: one of them would be lost."""
@@ -64,7 +69,9 @@ def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[st
         _set(tree, dotted, value)
     for dotted, value in flags.items():
         now = _at(tree, dotted)
-        if now != value and value not in (None, [], {}):  # a flag that empties a setting makes room for an override
+        if (
+            now is not value and now != value and value not in (None, [], {})
+        ):  # a flag that empties a setting makes room for an override
             raise ConfigError(f"{dotted} is given twice, by an option and by an override: leave one of them out")
     keys: list[str] = []
     for dotted, value in given:
@@ -214,6 +221,8 @@ def find_config(name: str) -> Path:
         return shipped[wanted]
     if path.is_dir():
         raise ConfigError(f"config file {name}: it is a folder; name a YAML file in it, or one of {', '.join(shipped)}")
+    if os.path.lexists(path):
+        raise ConfigError(f"config file {name}: it is no file, or a link that leads to none")
     beside = [str(file) for file in path.parent.glob("*.y*ml")] if path.suffix else []
     close = nearest(str(path), beside) or (nearest(wanted, shipped) if wanted else "")
     raise ConfigError(f"no config file {name}{close} (shipped: {', '.join(shipped)})")

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from coachrl.config.section import MAX_COUNT, Section
 
@@ -128,6 +129,11 @@ class MathTasks(DividedTasks):
         description="A function of your own, as my_package.my_module:same, that says whether an answer equals the "
         "reference. By default math-verify does.",
     )
+
+    @field_validator("train", "heldout")
+    @classmethod
+    def _home_is_known(cls, name: str | None) -> str | None:
+        return os.path.expanduser(name) if name else name  # noqa: PTH111  it may be a name on the hub
 
 
 class DSBenchLiteTasks(TaskSection):

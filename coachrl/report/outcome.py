@@ -19,7 +19,7 @@ from coachrl.stats import (
 )
 from coachrl.tasks.tabular.grading import FAILED
 from coachrl.text import counted
-from coachrl.trainers.metrics import behavior_metrics, by_role
+from coachrl.trainers.metrics import behavior_metrics, by_role, is_updated, lacks_advantage
 from coachrl.types import Episode
 
 
@@ -80,6 +80,18 @@ def unpaired(first: EpisodeFile, last: EpisodeFile | None) -> str:
     return (
         f"Not of the same held-out tasks: {counted(len(before), 'task')} after step {first.step}, {len(after):,} after "
         f"step {last.step}, {len(before & after):,} of them both times; the paired difference is of those alone."
+    )
+
+
+def nothing_learned(contents: Contents) -> str:
+    """A sentence where the run had actions to train on, and no step moved any weights; else an empty one."""
+    steps = [metrics for metrics in contents.steps.values() if "train/trained_actions" in metrics]
+    if any(map(is_updated, steps)) or not any(map(lacks_advantage, steps)):
+        return ""
+    return (
+        f"Nothing was learned in {counted(len(steps), 'step')}: every advantage was 0, and the weights are what they "
+        "were. Mostly the rewards that are compared are all equal, as where no episode succeeds, or every one "
+        "(docs/reading_a_run.md says what to look at)."
     )
 
 

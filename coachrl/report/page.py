@@ -37,6 +37,7 @@ from coachrl.report.outcome import (
     changed_draws,
     conclusion,
     ends,
+    nothing_learned,
     success_by_step,
     success_rows,
     table2_rows,
@@ -88,18 +89,19 @@ def render(run: Run, link: str = "") -> str:
 
 
 def headline(run: Run) -> list[str]:
-    """The run in one to four plain lines, for the terminal."""
+    """The run in one to five plain lines, for the terminal."""
     contents = read_contents(run)
     first, last = ends(contents)
+    ending = [*filter(None, [nothing_learned(contents)]), *_cost_line(contents)]
     if first is None:
-        return ["held-out success: not measured", *_cost_line(contents)]
+        return ["held-out success: not measured", *ending]
     row = success_rows(first, last)[0]
     estimates = [found for found in (row.before, row.after) if found is not None]
     line = "held-out success " + " -> ".join(found.interval() for found in estimates)
     lines = [f"{line} ({estimates[-1].size}; 95% intervals)"]
     if row.difference is not None:
         lines.append(f"paired difference {row.difference.interval(signed=True)}. {conclusion(row.difference)}")
-    return [*lines, *filter(None, [unpaired(first, last)]), *_cost_line(contents)]
+    return [*lines, *filter(None, [unpaired(first, last)]), *ending]
 
 
 def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]:
@@ -118,6 +120,7 @@ def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]
         "rows": rows,
         "conclusion": conclusion(rows[0].difference) if rows else None,
         "unpaired": unpaired(first, last) if first else "",
+        "nothing_learned": nothing_learned(contents),
         "table2": table2_rows(first, last) if first else [],
         "broken": _broken(contents.evaluations, (first, last)),
         "behavior": behavior_rows(first, last) if first else [],

@@ -24,7 +24,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from coachrl.config import RunConfig, dump_config, kept_config, load_config, resumable_settings
+from coachrl.config import RunConfig, check_read, dump_config, kept_config, load_config, resumable_settings
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.files import named_path
 from coachrl.jsonl import (
@@ -197,6 +197,7 @@ class Run:
                     "checkpoint: policies.NAME.model=CHECKPOINT/NAME"
                 )
         config = self.config(overrides)
+        check_read(config, overrides)
         if overrides and keep:
             write_aside(self.folder / "config.yaml", dump_config(config))
         return config

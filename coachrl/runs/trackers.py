@@ -5,9 +5,11 @@ Each tracker is an optional package. A run that is resumed goes on under the sam
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 
 PROJECT = "coachrl"
 _IDS = "trackers.json"
+_LONGEST_MLFLOW_NAME = 250
 _PACKAGES = {"tensorboard": "tensorboardX"}  # where it is not called as the tracker is
 
 
@@ -108,10 +111,17 @@ class MLflow:
             self._mlflow.start_run(run_id=self._run_id)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._mlflow.log_metrics(dict(metrics), step=step)
+        self._mlflow.log_metrics({mlflow_name(name): value for name, value in metrics.items()}, step=step)
 
     def close(self) -> None:
         self._mlflow.end_run()
+
+
+def mlflow_name(name: str) -> str:
+    """The name of a metric as MLflow takes it: letters, digits and some signs, as a path that leads to itself. It
+    refuses a whole step for one name, as of a kind of task that is called "Counting & Probability"."""
+    parts = re.sub(r"[^\w./ -]", "_", name).split("/")
+    return "/".join(part for part in parts if part.strip("."))[:_LONGEST_MLFLOW_NAME]
 
 
 class Trackio:
@@ -146,6 +156,7 @@ class Trackers:
 
     def __init__(self) -> None:
         self._trackers: dict[str, Tracker] = {}
+        self._left_out: list[Tracker] = []
 
     def add(self, name: str, tracker: Tracker) -> None:
         """Tell `tracker` too, from now on."""
@@ -168,8 +179,12 @@ class Trackers:
             self._guarded(name, lambda tracker: tracker.log(record["step"], dict(numbers)))
 
     def close(self) -> None:
+        for tracker in self._left_out:  # MLflow starts no other run in this process while one is open
+            with contextlib.suppress(Exception):
+                tracker.close()
         for name in list(self._trackers):
             self._guarded(name, lambda tracker: tracker.close())
+        self._left_out.clear()
 
     def _guarded(self, name: str, act: Callable[[Tracker], None]) -> None:
         try:
@@ -178,7 +193,7 @@ class Trackers:
             if not is_own_doing(error):
                 raise
             log.warning("tracker %s is left out from now on: %s", name, _said(name, error))
-            del self._trackers[name]
+            self._left_out.append(self._trackers.pop(name))
 
 
 def check_trackers(names: Sequence[str]) -> None:

@@ -110,6 +110,16 @@ def reward_metrics(
     return metrics
 
 
+def is_updated(metrics: Mapping[str, float]) -> bool:
+    """Whether a step of training tried to move the weights of any policy."""
+    return any(key.startswith(("train/loss/", "train/skipped/")) for key in metrics)
+
+
+def lacks_advantage(metrics: Mapping[str, float]) -> bool:
+    """Whether a step of training had actions to train on, and no advantage other than 0 among them."""
+    return bool(metrics.get("train/trained_actions")) and not is_updated(metrics)
+
+
 def cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) -> dict[str, float]:
     """Tokens and dollars of one step. Where the price of any call is unknown, so is the sum: no figure is written."""
     actions = [action for episode in episodes for action in episode.all_actions]

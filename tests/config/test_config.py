@@ -1,5 +1,6 @@
 """The configuration: precedence, errors that teach, and a YAML round trip."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,34 @@ def test_a_key_that_stands_twice_is_refused(tmp_path, text):
 def test_a_folder_is_no_config_file(tmp_path):
     with pytest.raises(ConfigError, match="it is a folder; name a YAML file in it"):
         find_config(str(tmp_path))
+
+
+def test_what_is_there_and_is_no_file_is_not_said_to_be_missing(tmp_path):
+    (tmp_path / "gone.yaml").symlink_to("nowhere")
+    (tmp_path / "round.yaml").symlink_to("round.yaml")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for name in ("gone", "round", "pipe"):
+        with pytest.raises(
+            ConfigError, match=rf"config file .*/{name}\.yaml: it is no file, or a link that leads to none"
+        ):
+            find_config(str(tmp_path / f"{name}.yaml"))
+
+
+def test_a_path_may_begin_at_home_which_no_file_and_not_every_shell_makes_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "c.yaml"
+    path.write_text("out: ~/runs\ntasks: {source: math, train: ~/train.json, heldout: openai/gsm8k}\n")
+    config = load_config(path, ["coach.prompt=~/strict.md", "pipeline.prompts=~no-such-user/prompts"])
+    assert (config.out, config.coach.prompt) == (tmp_path / "runs", tmp_path / "strict.md")
+    assert (config.tasks.train, config.tasks.heldout) == (str(tmp_path / "train.json"), "openai/gsm8k")
+    assert config.pipeline.prompts == Path("~no-such-user/prompts")
+
+
+def test_a_name_that_yaml_takes_for_a_date_is_told_as_one_that_it_takes_for_a_number(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("name: 2026-01-31\n")
+    with pytest.raises(ConfigError, match=r"it must be text .*; write it as name="):
+        load_config(path)
 
 
 @pytest.mark.parametrize(

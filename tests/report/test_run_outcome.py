@@ -14,6 +14,7 @@ from coachrl.report.outcome import (
     changed_draws,
     conclusion,
     ends,
+    nothing_learned,
     success_by_step,
     success_rows,
     table2_rows,
@@ -148,3 +149,23 @@ def test_users_of_a_file_come_after_it_was_made():
     maker = make_action("w", index=1, code=read, files_before=("old.txt",), files_after=("old.txt", "n.txt"))
     [found] = artifacts(episode("a.0", True, actions=(before, maker, user, other)), maker)
     assert (found.name, list(found.users)) == ("n.txt", ["r turn 2"])
+
+
+def of_steps(*steps):
+    return replace(contents(), steps=dict(enumerate(steps)))
+
+
+def test_a_run_in_which_no_step_had_an_advantage_learned_nothing():
+    evaluated, flat = {"eval/success": 0.0}, {"train/trained_actions": 48.0}
+    masked = {"train/trained_actions": 0.0, "train/masked/truncated": 48.0}
+    assert "Nothing was learned in 2 steps" in nothing_learned(of_steps(evaluated, flat, flat))
+    assert "Nothing was learned in 2 steps" in nothing_learned(of_steps(evaluated, masked, flat))
+    for moved in ("train/loss/team", "train/skipped/team"):
+        assert nothing_learned(of_steps(evaluated, flat, {**flat, moved: 0.1}, flat)) == ""
+
+
+def test_a_run_without_training_or_with_frozen_policies_alone_was_not_to_learn():
+    frozen = {"train/trained_actions": 0.0, "train/masked/frozen": 48.0}
+    older = {"train/success": 0.5}
+    for steps in ((), ({"eval/success": 0.0},), (frozen, frozen), (older,)):
+        assert nothing_learned(of_steps(*steps)) == ""

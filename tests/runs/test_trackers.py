@@ -15,7 +15,7 @@ from full_disk import room_for
 from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
-from coachrl.runs.trackers import TRACKERS, _note_id, _noted_id, _read_ids, check_trackers, open_trackers
+from coachrl.runs.trackers import TRACKERS, _note_id, _noted_id, _read_ids, check_trackers, mlflow_name, open_trackers
 
 LINES = [
     {"step": 0, "eval/success": 0.25, "note": "not a number"},
@@ -126,6 +126,50 @@ def test_mlflow_goes_on_in_the_same_run(run, monkeypatch, tmp_path):
     (found,) = mlflow.MlflowClient().search_runs([experiment.experiment_id])
     history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "train/success")
     assert [(point.step, point.value) for point in history] == [(1, 0.5), (2, 0.75)]
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("train/success/Counting & Probability", "train/success/Counting _ Probability"),
+        ("coach/score/solver", "coach/score/solver"),
+        ("eval/success/数学-level-3", "eval/success/数学-level-3"),
+        ("/behavior//../<b>", "behavior/_b_"),
+        ("train/" + "x" * 300, "train/" + "x" * 244),
+    ],
+)
+def test_a_name_that_mlflow_refuses_is_written_as_one_that_it_takes(name, taken):
+    assert mlflow_name(name) == taken
+
+
+def test_one_kind_of_task_does_not_end_the_copy_at_mlflow(run, monkeypatch, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}" if _has_sqlalchemy() else str(tmp_path / "mlruns"))
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    follow(run, "mlflow", [{"step": 1, "train/success/Counting & Probability": 0.5, "train/success": 0.5}])
+    (found,) = mlflow.MlflowClient().search_runs([mlflow.get_experiment_by_name("coachrl").experiment_id])
+    assert found.data.metrics == {"train/success/Counting _ Probability": 0.5, "train/success": 0.5}
+
+
+class Frail:
+    """A tracker that takes no metrics, and must be closed all the same."""
+
+    closed: ClassVar[int] = 0
+
+    def __init__(self, run, config, first_step):
+        pass
+
+    def log(self, step, metrics):
+        raise RuntimeError("no such experiment")
+
+    def close(self):
+        Frail.closed += 1
+
+
+def test_a_tracker_that_is_left_out_is_closed_once_when_the_run_ends(run):
+    Frail.closed = 0
+    follow(run, f"{__name__}:Frail")
+    assert Frail.closed == 1
 
 
 def test_each_tracker_keeps_the_id_that_the_run_has_there(run):

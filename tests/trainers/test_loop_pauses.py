@@ -75,7 +75,7 @@ async def test_a_budget_for_less_than_a_step_keeps_the_first_evaluation(tmp_path
 
 
 def test_a_resumed_run_may_change_how_its_coach_is_called_and_where_servers_are(tmp_path):
-    trainer, _ = make_trainer(tmp_path)
+    trainer, _ = make_trainer(tmp_path, overrides=["backend=openrlhf"])
     assert trainer.run.reconfigure(["coach.budget_usd=7", "coach.concurrency=3"]).coach.budget_usd == 7
     assert trainer.run.config().coach.concurrency == 3
     trainer.run.reconfigure(["openrlhf.ray_address=10.0.0.2:6379", "coach.api_base=http://127.0.0.1:1/v1"])

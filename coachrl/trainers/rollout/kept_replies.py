@@ -11,6 +11,7 @@ meet again and are drawn together, and a resumed run comes to the same figures, 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,7 @@ class KeptReplies:
         key = _digest(json.dumps(asked))
         kept = self._file.replies.pop(key, None)
         if kept is not None:
+            await self._file.turn_of(key)
             self._from_disk.add(hash((policy, tuple(prompt_ids), kept.token_ids)))
             return kept
         reply = await self._generator.generate(policy, prompt_ids, sampling)
@@ -122,10 +125,28 @@ class _ReplyFile:
         for problem in problems:
             log.warning("replies that are drawn again: %s", problem)
         self.replies = {line.key: line.reply for line in lines}
+        self._places = {line.key: place for place, line in enumerate(lines)}
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         if files:
             write_aside(path, "".join(line.to_text() for line in lines))
             self._before.unlink(missing_ok=True)
             log.info("%d replies are on disk from before and are not drawn again", len(lines))
+
+    async def turn_of(self, key: str) -> None:
+        """Those who ask at once are answered in the order in which their replies were drawn: an episode's actions stand
+        in the order in which they ended."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._answer)  # behind whoever was started together with this one
+        answered = loop.create_future()
+        self._waiting.append((self._places[key], answered))
+        await answered
+
+    def _answer(self) -> None:
+        for _, answered in sorted(self._waiting, key=itemgetter(0)):
+            if not answered.done():  # as one that was given up
+                answered.set_result(None)
+        self._waiting.clear()
 
     def append(self, key: str, reply: Generation) -> None:
         """What a full disk does not take costs the reply after a kill, not the run."""

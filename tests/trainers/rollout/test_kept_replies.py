@@ -199,6 +199,32 @@ async def test_of_a_batch_that_a_kill_cut_short_every_reply_is_drawn_again_in_th
     assert [[reply.logprobs for reply in e] for e in found] == [[reply.logprobs for reply in e] for e in expected]
 
 
+async def test_those_who_ask_at_once_are_answered_in_the_order_in_which_their_replies_were_drawn(tmp_path):
+    """As in a batch, in which the shortest reply ends first."""
+    drawn, answered = [PROMPTS[2], PROMPTS[0], PROMPTS[1]], []
+
+    async def one(replies, prompt):
+        await replies.generate("a", prompt, SAMPLING)
+        answered.append(prompt)
+
+    before, _ = kept(tmp_path / "replies.jsonl")
+    for prompt in drawn:
+        await one(before, prompt)
+    for _ in range(2):  # a second kill, too
+        answered.clear()
+        again, model = kept(tmp_path / "replies.jsonl")
+        given_up = asyncio.ensure_future(one(again, PROMPTS[2]))
+        asking = asyncio.gather(*(one(again, prompt) for prompt in PROMPTS[:2]))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asking
+        assert answered == drawn[1:] and not model.calls
+        answered.clear()
+        again, _ = kept(tmp_path / "replies.jsonl")
+        await asyncio.gather(*(one(again, prompt) for prompt in PROMPTS[:3]))
+        assert answered == drawn
+
+
 async def test_batches_of_several_processes_are_not_taken_for_one_though_they_have_one_number(tmp_path):
     path = tmp_path / "replies.jsonl"
     for turns in (["a", "a"], ["b", "b"]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ log = logging.getLogger(__name__)
 _ADAPTERS = "adapters.safetensors"
 
 Precision = Literal["bfloat16", "float32"]
+_loading = threading.Lock()  # transformers sets torch's default dtype for the whole process while it makes a model
 DTYPES: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -58,7 +60,7 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
     transformers_logging.disable_progress_bar()
     try:
-        with quiet("transformers"):
+        with _loading, quiet("transformers"):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(folder),
                 dtype=dtype,

@@ -1,0 +1,62 @@
+"""Settings that are named on the command line, and that nothing would read as the others are.
+
+In a file they may stand: one file may serve two backends, or a run and its baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from coachrl.config.algorithm import find_algorithm
+from coachrl.config.backends import TorchConfig
+from coachrl.config.load import given_settings
+from coachrl.config.run import RunConfig
+from coachrl.config.section import flat_settings
+from coachrl.errors import ConfigError
+
+_OF_ONE_PROCESS = [
+    f"torch.{key}" for key in TorchConfig.model_fields if key not in ("lora_rank", "lora_alpha", "share_base")
+]
+
+# A setting or a whole section, what it needs to be read, and whether that is so.
+_NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
+    ("openrlhf", "backend=openrlhf", lambda config: config.backend == "openrlhf"),
+    ("vllm", "backend=vllm", lambda config: config.backend == "vllm"),
+    *[(key, "backend=torch or backend=vllm", lambda config: config.backend != "openrlhf") for key in _OF_ONE_PROCESS],
+    ("torch.generation_batch", "backend=torch", lambda config: config.backend == "torch"),
+    ("torch.lora_alpha", "torch.lora_rank", lambda config: config.torch.lora_rank is not None),
+    ("rollout.silence_timeout_s", "rollout.workers above 1", lambda config: config.rollout.workers > 1),
+    ("sandbox.url", "sandbox.kind=fusion", lambda config: config.sandbox.kind == "fusion"),
+    ("sampling.candidates", "sampling.scheme=tree", lambda config: config.sampling.scheme == "tree"),
+    ("reward.team_weight", "reward.source=environment", lambda config: config.reward.source == "environment"),
+    ("coach.combine", "coach.ensemble", lambda config: bool(config.coach.ensemble)),
+    ("coach.tools", "coach.tools.turns", lambda config: config.coach.tools.turns > 0),
+    ("coach.strategic", "coach.strategic.window_steps", lambda config: config.coach.strategic.window_steps > 0),
+    ("coach.retrospective", "algorithm.name=retrospective", lambda config: _walks_back(config.algorithm.name)),
+    ("audit.reference_set", "audit.every", lambda config: config.audit.every > 0),
+]
+
+
+def _walks_back(algorithm: str) -> bool:
+    return bool(find_algorithm(algorithm).needs_retrospective_pass)
+
+
+def check_read(config: RunConfig, overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:
+    """Raises ConfigError where one of the settings that made `config` differs from its default, and nothing reads it.
+    overrides, flags: as for `load_config`."""
+    named = given_settings(overrides, flags)
+    if not named:
+        return
+    usual = flat_settings(RunConfig().model_dump(mode="json"))
+    changed = [key for key, value in flat_settings(config.model_dump(mode="json")).items() if value != usual.get(key)]
+    for given in named:
+        if not any(_is_within(key, given) for key in changed):
+            continue
+        for place, needed, is_read in _NEEDS:
+            if _is_within(given, place) and not is_read(config):
+                raise ConfigError(f"nothing reads {given} without {needed}: set that too, or leave {given} out")
+
+
+def _is_within(key: str, section: str) -> bool:
+    return key == section or key.startswith(f"{section}.")
