@@ -163,13 +163,13 @@ def dump_config(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def kept_config(config: RunConfig) -> str:
-    """What a run's folder keeps of its configuration: `dump_config`, for a reader in any folder. Raises ConfigError
-    where a path is, as a whole, no UTF-8 text: it could not be read back."""
+def kept_config(config: RunConfig) -> RunConfig:
+    """What a run's folder keeps of its configuration, for a reader in any folder. Raises ConfigError where a path is,
+    as a whole, no UTF-8 text: it could not be read back."""
     whole = with_absolute_paths(config)
     for place, text in _texts(whole.model_dump(mode="json")):
         _check_text(place, text)
-    return dump_config(whole)
+    return whole
 
 
 def with_absolute_paths(section: S) -> S:

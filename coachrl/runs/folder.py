@@ -96,7 +96,7 @@ class Run:
             places.make(aside)
             for sub in leftovers.PARTS:
                 (aside / sub).mkdir()
-            (aside / "config.yaml").write_text(kept_config(config), encoding="utf-8")
+            (aside / "config.yaml").write_text(dump_config(kept_config(config)), encoding="utf-8")
             (aside / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", encoding="utf-8")
             folder = places.renamed(aside, folder, numbered=config.name is None)
         except BaseException as error:  # Ctrl-C, too, leaves nothing

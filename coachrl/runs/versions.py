@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -16,20 +17,25 @@ _PACKAGES = ("numpy", "pandas", "scikit-learn", "torch", "transformers", "litell
 
 def versions() -> dict[str, Any]:
     """Packages, git commit and hardware: what a reader needs to repeat the run."""
-    packages = {}
-    for name in _PACKAGES:
-        try:
-            packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return {
         "coachrl": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "git_commit": _git_commit(),
-        "packages": packages,
+        "packages": _packages(),
     }
+
+
+@functools.cache  # of what this process has imported, whatever is installed meanwhile
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def _git_commit() -> str | None:
