@@ -69,9 +69,8 @@ def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[st
         _set(tree, dotted, value)
     for dotted, value in flags.items():
         now = _at(tree, dotted)
-        if (
-            now is not value and now != value and value not in (None, [], {})
-        ):  # a flag that empties a setting makes room for an override
+        # A flag that empties a setting makes room for an override; NaN is unlike itself.
+        if now is not value and now != value and value not in (None, [], {}):
             raise ConfigError(f"{dotted} is given twice, by an option and by an override: leave one of them out")
     keys: list[str] = []
     for dotted, value in given:
