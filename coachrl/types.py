@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -217,14 +218,16 @@ class Action:
     value: float | None = None
 
     @property
-    def text_digest(self) -> str:
-        """The start of a hash of its text. Ids are given anew by a run that goes on after its checkpoint: this tells
-        whether what was scored under one still stands there."""
-        return hashlib.blake2b(self.text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    def digest(self) -> str:
+        """The start of a hash of what it was asked and what it replied, behind a letter: spreadsheets rewrite what may
+        be a number. Ids are given anew by a run that goes on after its checkpoint: this tells whether what was scored
+        under one still stands there."""
+        both = json.dumps([self.prompt_text, self.text]).encode()
+        return f"d{hashlib.blake2b(both, digest_size=6).hexdigest()}"
 
-    def is_of(self, text_digest: str) -> bool:
+    def is_of(self, action_digest: str) -> bool:
         """Whether a score with that digest is of this action; "", of before there were any, may be of any."""
-        return text_digest in ("", self.text_digest)
+        return action_digest in ("", self.digest)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Action:
         """Of all that it holds the checks of its reward alone could be changed: its tokens, thousands, are shared."""
@@ -337,7 +340,7 @@ class CoachScore:
     saw nothing to mend.
     position: as the how manieth of its siblings the coach read it, from 1, where it compared them.
     criteria: what process_0_10 is the weighted mean of, where the coach's prompt lists criteria.
-    text_digest: `Action.text_digest` of what was scored, in a rescore, which lies apart from the actions.
+    action_digest: `Action.digest` of what was scored, in a rescore, which lies apart from the actions.
     """
 
     action_id: str
@@ -355,7 +358,7 @@ class CoachScore:
     suggestion: str = ""
     criteria: tuple[CriterionScore, ...] = ()
     position: int | None = None
-    text_digest: str = ""
+    action_digest: str = ""
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -64,3 +64,9 @@ def test_what_is_said_beside_a_score_for_people() -> None:
 def test_a_forward_pass_reads_prompt_and_response() -> None:
     tokens, floats = np.arange(3), np.zeros(2, np.float32)
     assert TrainSample("p", "e/0", "e", "t", "r", 0, 0, tokens, tokens[:2], floats, floats).length == 5
+
+
+def test_the_digest_of_an_action_is_of_what_it_was_asked_and_what_it_replied():
+    digests = {make_action(text=text, prompt_text=asked).digest for text in ("Yes.", "No.") for asked in ("A?", "B?")}
+    assert len(digests) == 4 and all(digest[0] == "d" for digest in digests)
+    assert make_action(text="half \ud800").digest

@@ -38,5 +38,7 @@ def import_file(
     done = import_labels(Run.open(run_folder), file)
     out.print(
         f"{counted(done.added, 'label')} added, {done.changed} in place of the same person's earlier score, "
-        f"{done.known} known already" + (f", {done.older} older than the run's" if done.older else "")
+        f"{done.known} known already"
+        + (f", {done.older} older than the run's" if done.older else "")
+        + (f", {done.gone} left out, of replies that the run no longer holds" if done.gone else "")
     )

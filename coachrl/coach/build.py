@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from coachrl.coach.base import Coach, is_import_path, is_language_model
+from coachrl.coach.clients.base import ChatClient
 from coachrl.coach.clients.budget import Budget, spent_in
 from coachrl.coach.clients.providers import check_key
 from coachrl.coach.clients.retrying import ChatClientFactory
@@ -52,11 +53,17 @@ def make_coach(
     client_factory = client_factory or make_client_factory(settings)
     open_sandbox = partial(make_sandbox, sandbox or SandboxConfig(), sharers=players + sandboxes_of(settings))
     asked: Counter[MemberConfig] = Counter()
+    models: list[str] = []
+    several = sum(is_language_model(member.name) for member in settings.members) > 1
     members: list[Coach] = []
     for member in settings.members:
+        # What stands in for each: a name that stays where its server moves.
+        stands_for = f"{member.name} {models.count(member.name)}" if several else ""
+        make_client = partial(client_factory.client, member.name, member.api_base, settings.fallbacks, stands_for)
+        models.append(member.name)
         # The same coach twice is asked twice: its second reply is no copy of the first one's, from the cache.
         repeats = repeat * settings.members.count(member) + asked[member]
-        members.append(_make_member(member, settings, pipeline, client_factory, repeats, open_sandbox))
+        members.append(_make_member(member, settings, pipeline, make_client, repeats, open_sandbox))
         asked[member] += 1
     coach: Coach = members[0] if len(members) == 1 else EnsembleCoach(members, settings.combine)
     if settings.calibration is not None:
@@ -92,7 +99,7 @@ def _make_member(
     member: MemberConfig,
     settings: CoachConfig,
     pipeline: str | None,
-    client_factory: ChatClientFactory,
+    make_client: Callable[[], ChatClient],
     repeat: int,
     open_sandbox: Callable[[], Sandbox],
 ) -> Coach:
@@ -101,9 +108,7 @@ def _make_member(
         if settings.strategic.window_steps and "statistics" not in prompt.fields:
             preface = load_coach_prompt(resource("prompts", "coach", "strategic.md"), "preface")
             prompt = with_preface(preface, prompt)
-        several = len(settings.members) > 1
-        name = f"{member.name} {member.api_base or ''}".rstrip() if several else ""
-        client = client_factory.client(member.name, member.api_base, settings.fallbacks, name)
+        client = make_client()
         if settings.tools.turns:
             return InvestigatingCoach(client, prompt, settings, open_sandbox(), repeat)
         coach_class = ListwiseCoach if settings.compare == "siblings" else LLMCoach

@@ -49,8 +49,8 @@ _NONE = "(none)"
 _HIDDEN = "N/A: not shown to you."
 _EVERYTHING = EvidenceConfig()
 # Where a token begins by which chat models tell turns apart: <|im_start|>, <|turn> and <turn|> of Gemma, <｜User｜> of
-# DeepSeek, <seed:bos>, <SPECIAL_11> and <extra_id_1> of Nemotron, <reserved_106> of Baichuan, [INST], ]~b] and [e~[ of
-# MiniMax. A judge's server takes one that is spelled out in a message for the token.
+# DeepSeek, <seed:bos>, <SPECIAL_11> and <extra_id_1> of Nemotron, <reserved_106> of Baichuan, <BOS_TOKEN> of Command R,
+# [INST], ]~b] and [e~[ of MiniMax. A judge's server takes one that is spelled out in a message for the token.
 _BEGIN_OF_CONTROL = re.compile(
     r"<(?=[|\uff5c][\w\u2581]{1,40}[|\uff5c]?>|\w{1,40}\|>|(?:start|end)_of_turn>|(?:seed:)?[be]os>"
     r"|[BE]OS_TOKEN>|(?:SPECIAL|extra_id|reserved)_\d{1,4}>)"

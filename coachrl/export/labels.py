@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +29,13 @@ _COLUMNS = tuple(field.name for field in fields(Label))
 class Imported:
     """added: labels of a person who had not scored the action; changed: those that replace the person's earlier score;
     known: lines that the run held already, and that were left out, as were those (older) of which the run holds a score
-    that the same person gave later."""
+    that the same person gave later, and those (gone) of a reply that the run no longer holds."""
 
     added: int
     changed: int
     known: int
     older: int = 0
+    gone: int = 0
 
 
 def export_labels(run: Run, place: Path) -> int:
@@ -55,11 +56,12 @@ def export_labels(run: Run, place: Path) -> int:
 
 def import_labels(run: Run, place: Path) -> Imported:
     """Add the labels of a file, all of them or, where a line is wrong, none. Raises ConfigError that names the line."""
-    found = _labels_of(run, place)
+    digests = {action.id: action.digest for scored in training_episodes(run) for action in scored.episode.all_actions}
+    found = _labels_of(run, place, digests)
     with adding_labels(run) as add:
-        held = {label.key: label for label in read_labels(run)}
+        held = {label.key: label for label in _still_held(read_labels(run), digests)}
         new, known, older = list[Label](), 0, 0
-        for label in found:
+        for label in _still_held(found, digests):
             before = held.get(label.key)
             if before is not None and (before.score, before.remark) == (label.score, label.remark):
                 known += 1
@@ -70,7 +72,12 @@ def import_labels(run: Run, place: Path) -> Imported:
                 new.append(label)
         add(new)
     changed = sum(label.key in held for label in new)
-    return Imported(len(new) - changed, changed, known, older)
+    gone = len(found) - len(new) - known - older
+    return Imported(len(new) - changed, changed, known, older, gone)
+
+
+def _still_held(labels: Iterable[Label], digests: Mapping[str, str]) -> list[Label]:
+    return [label for label in labels if label.action_digest in ("", digests.get(label.action_id))]
 
 
 def _moment(label: Label) -> datetime:
@@ -78,11 +85,8 @@ def _moment(label: Label) -> datetime:
     return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
-def _labels_of(run: Run, place: Path) -> list[Label]:
+def _labels_of(run: Run, place: Path, actions: Container[str]) -> list[Label]:
     """What a file says of the run's actions. Raises ConfigError."""
-    actions = {
-        action.id: action.text_digest for scored in training_episodes(run) for action in scored.episode.all_actions
-    }
     found: dict[tuple[str, str], tuple[int, Label]] = {}
     for number, record in _records(place):
         where = f"{place}, line {number}"
@@ -92,8 +96,6 @@ def _labels_of(run: Run, place: Path) -> list[Label]:
             raise ConfigError(f"{where}: {error}") from error
         if label.action_id not in actions:
             raise ConfigError(f"{where}: {brief(label.action_id)} is no action of a training step of {run.folder.name}")
-        if label.text_digest not in ("", actions[label.action_id]):
-            raise ConfigError(f"{where}: {label.rater} scored another reply than {label.action_id} is now: take it out")
         if label.key in found:
             first, _ = found[label.key]
             raise ConfigError(f"{where}: {label.rater} scored {label.action_id} in line {first} already: keep one line")

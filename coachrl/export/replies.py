@@ -69,8 +69,8 @@ def scored_replies(run: Run, which: ExportFilter, left_out: Counter[str]) -> Ite
                 left_out["broken for no fault of the agent"] += 1
             elif score is None:
                 left_out["not scored"] += 1
-            elif not action.is_of(score.text_digest):
-                left_out["scored before the run went on anew, with another reply"] += 1
+            elif not action.is_of(score.action_digest):
+                left_out["scored when the run held another reply"] += 1
             elif score.process_0_10 is None:
                 left_out[score.status] += 1
             else:

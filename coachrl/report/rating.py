@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from coachrl.coach.base import sees_outcome
@@ -17,6 +17,8 @@ from coachrl.runs.reading import team_of
 from coachrl.seeding import generator
 from coachrl.types import Action
 
+_FIELDS = ("action_id", "rater", "score", "remark", "action_digest")  # of a form
+
 
 @dataclass(frozen=True)
 class _Place:
@@ -25,7 +27,7 @@ class _Place:
     path: Path
     episode_id: str
     role: str
-    text_digest: str
+    digest: str
 
 
 class Rating:
@@ -67,18 +69,19 @@ class Rating:
 
     def give(self, fields: Mapping[str, str]) -> Label:
         """Keep a score. Raises ValueError for one that is none, ConfigError where the run cannot be written."""
-        label = label_from_record({key: fields.get(key, "") for key in ("action_id", "rater", "score", "remark")})
+        label = label_from_record({key: fields.get(key, "") for key in _FIELDS})
         place = self._all_places().get(label.action_id)
         if place is None:
             raise ValueError(f"the run has no action {label.action_id!r}")
-        label = replace(label, text_digest=place.text_digest)
+        if self._is_of_another(label):
+            raise ValueError(f"the run holds another reply under {label.action_id!r} now: that one was not scored")
         add_labels(self._run, [label])
         return label
 
     def _is_of_another(self, label: Label) -> bool:
         """Whether it was given to a reply that no longer stands under its id."""
         place = self._places.get(label.action_id)
-        return place is not None and label.text_digest not in ("", place.text_digest)
+        return place is not None and label.action_digest not in ("", place.digest)
 
     def _all_places(self) -> dict[str, _Place]:
         """Every action in the order in which all people are asked, so that they score the same ones first: mixed, and
@@ -88,7 +91,7 @@ class Rating:
         if now != self._seen:
             self._problems = []
             found = {
-                action.id: _Place(path, shown.episode.id, action.role, action.text_digest)
+                action.id: _Place(path, shown.episode.id, action.role, action.digest)
                 for path in files
                 for shown in read_shown(path, self._problems)
                 for action in shown.episode.actions

@@ -47,7 +47,7 @@ class ScoredAction:
     task_id: str
     task_category: str
     score: CoachScore | None
-    text_digest: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class SavedActions:
                 action, episode = request.action, scored.episode
                 own = scored.scores.get(action.id)
                 about = (episode.task_id, episode.task_category)
-                yield ScoredAction(action.id, action.role, *about, own, action.text_digest)
+                yield ScoredAction(action.id, action.role, *about, own, action.digest)
 
     def requests(self, wanted: Collection[str]) -> Iterator[tuple[Episode, CoachRequest]]:
         """Each wanted action with an episode that holds it alone."""
@@ -166,10 +166,7 @@ async def _rescore(
     given = found.scores if found is not None else {}
     done = of_these(actions, given)
     if others := len(given) - len(done):
-        run.warn(
-            f"{counted(others, 'score')} of the rescore left out, of replies that the run, which went on anew from an "
-            "earlier step, no longer holds"
-        )
+        run.warn(f"{counted(others, 'score')} of the rescore left out, of replies that the run no longer holds")
     wanted = choose(actions, done, which)
     if wanted:
         progress(0, len(wanted))
@@ -198,8 +195,8 @@ async def _rescore(
 
 def of_these(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore]) -> dict[str, CoachScore]:
     """Those of the scores that were given to what stands under their ids now."""
-    digests = {action.action_id: action.text_digest for action in actions}
-    return {key: one for key, one in scores.items() if one.text_digest in ("", digests.get(key))}
+    digests = {action.action_id: action.digest for action in actions}
+    return {key: one for key, one in scores.items() if one.action_digest in ("", digests.get(key))}
 
 
 async def _score(
@@ -214,9 +211,9 @@ async def _score(
 
     async def settle(episode: Episode) -> None:
         try:
-            digests = {action.id: action.text_digest for action in episode.actions}
+            digests = {action.id: action.digest for action in episode.actions}
             found = (await pool.settle([episode])).values()
-            append_scores(rescore, [replace(score, text_digest=digests[score.action_id]) for score in found])
+            append_scores(rescore, [replace(score, action_digest=digests[score.action_id]) for score in found])
             on_score()
         finally:
             room.release()

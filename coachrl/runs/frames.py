@@ -121,7 +121,7 @@ class RunFrames(EpisodeFrames):
     def _scores_of(self, action: Action, own: dict[str, CoachScore]) -> Iterator[tuple[str, CoachScore]]:
         yield from super()._scores_of(action, own)
         for label, scores in self._rescores.items():
-            if (score := scores.get(action.id)) is not None and action.is_of(score.text_digest):
+            if (score := scores.get(action.id)) is not None and action.is_of(score.action_digest):
                 yield label, score
 
     def _warn(self, problems: Iterable[str]) -> None:

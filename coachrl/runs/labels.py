@@ -22,12 +22,12 @@ from coachrl.text import brief, nearest, one_line
 LABELS = "labels.jsonl"
 _LONGEST_NAME = 60
 _LONGEST_REMARK = 4000
-_FIELDS = ("action_id", "rater", "score", "remark", "time", "text_digest")
+_FIELDS = ("action_id", "rater", "score", "remark", "time", "action_digest")
 
 
 @dataclass(frozen=True)
 class Label:
-    """score: 0 to 10, as a coach's. rater: the person's name. time: UTC, ISO 8601. text_digest: `Action.text_digest` of
+    """score: 0 to 10, as a coach's. rater: the person's name. time: UTC, ISO 8601. action_digest: `Action.digest` of
     what was scored; empty where that is not known."""
 
     action_id: str
@@ -35,7 +35,7 @@ class Label:
     score: float
     remark: str = ""
     time: str = ""
-    text_digest: str = ""
+    action_digest: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -63,7 +63,7 @@ def label_from_record(record: Mapping[str, Any]) -> Label:
     if len(words["remark"]) > _LONGEST_REMARK:
         raise ValueError(f"remark has {len(words['remark']):,} characters; {_LONGEST_REMARK:,} are kept")
     time = words["time"] or datetime.now(UTC).isoformat(timespec="seconds")
-    said = words["remark"], _time(time), words["text_digest"]
+    said = words["remark"], _time(time), words["action_digest"]
     return Label(words["action_id"], rater, _score(record["score"]), *said)
 
 

@@ -297,7 +297,7 @@ def test_torn_lines_foreign_records_and_unknown_actions(tmp_path):
     notes = audited(run).notes
     assert any("step-000002.jsonl: line 33 is left out: cut short" in note for note in notes)
     assert any("not as coachrl writes it" in note for note in notes)
-    assert any("rescore other: 1 scores of actions not in the run" in note for note in notes)
+    assert any("rescore other: 1 scores of actions that were not read" in note for note in notes)
 
 
 def test_hostile_text_stays_text(tmp_path):

@@ -108,7 +108,7 @@ def test_labels_of_actions_that_no_coach_scored_are_said(tmp_path):
     add_labels(run, [Label("elsewhere/1", "Ann", 5.0)])
     found = audit_runs([run.folder], resamples=100)
     assert found.people.coaches == [] and "cannot be measured" in found.people.notes[0]
-    assert found.people.notes[1] == "1 score of actions that no coach was asked about, or that the run does not hold"
+    assert found.people.notes[1] == "1 score of actions that no coach was asked about, or that were not read"
 
 
 def test_people_are_compared_with_each_other_where_the_coach_gave_no_score_too(tmp_path):
@@ -126,12 +126,12 @@ def test_people_are_compared_with_each_other_where_the_coach_gave_no_score_too(t
 def test_labels_of_replies_that_are_gone_are_left_out_and_said(tmp_path):
     run = write_run(tmp_path, tasks=4, steps=1)
     actions = [action for episode, _ in training_episodes(run) for action in episode.actions]
-    digests = (actions[0].text_digest, "0" * 12, "")  # the last of a file of before there were any
+    digests = (actions[0].digest, "0" * 12, "")  # the last of a file of before there were any
     made = [Label(one.id, "Ann", 5.0, "", "", said) for one, said in zip(actions, digests, strict=False)]
     add_labels(run, [replace(label, time="2026-01-31T12:00:00") for label in made])
     found = audit_runs([run.folder], resamples=100).people
     assert found.labels == found.actions == found.coaches[0].rows[0].shift.n == 2
-    assert found.notes[0].startswith("1 score left out, of replies that the run, which went on anew")
+    assert found.notes[0].startswith("1 score left out, of replies that the run no longer holds")
 
 
 @pytest.fixture(scope="module")

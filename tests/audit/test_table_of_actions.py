@@ -151,8 +151,10 @@ def test_a_rescore_is_another_rater_of_the_actions_that_the_run_holds(tmp_path):
     assert data.scorers["again"] == Scorer("again", "org/judge", "ab", 2, "none", {
         "coach.evidence.ground_truth": "none", "coach.evidence.files": "3"
     })  # fmt: skip
-    assert data.notes == ["run run: rescore again: 1 scores of actions not in the run"]
-    rescore(run, "gone", [CoachScore("e/0", "scored", 9.0, text_digest="0" * 12)])
+    assert data.notes == [
+        "run run: rescore again: 1 scores of actions that were not read, or that have other replies now"
+    ]
+    rescore(run, "gone", [CoachScore("e/0", "scored", 9.0, action_digest="0" * 12)])
     assert "gone" not in read_audit_data([run.folder]).scorers, "what it scored is no longer there"
     rescore(run, "plain", given[:1])
     assert read_audit_data([run.folder]).scorers["plain"].outcome_to == "last", "as the run showed"

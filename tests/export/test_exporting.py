@@ -125,10 +125,7 @@ async def test_a_correction_of_a_reply_that_is_gone_is_left_out(tmp_path):
     rescore = await rescore_with_suggestions(run)
     assert actions_of(run)[reply_otherwise(run, 1)].role == "code_executor"
     done, _ = export(run, "sft", tmp_path / "sft.jsonl", rescore=rescore.label, roles=("code_executor",))
-    assert (
-        done.lines == {"correction": 15}
-        and done.left_out["scored before the run went on anew, with another reply"] == 1
-    )
+    assert done.lines == {"correction": 15} and done.left_out["scored when the run held another reply"] == 1
 
 
 async def test_judgements_are_what_the_judge_was_asked_and_said(tmp_path):

@@ -42,12 +42,13 @@ def jsonl(path, *records):
     return path
 
 
-def test_a_score_of_a_reply_that_is_gone_is_refused(run, ids, tmp_path):
-    given = {"action_id": ids[0], "rater": "Ann", "score": 7.5, "text_digest": "0" * 12}
-    with pytest.raises(
-        ConfigError, match=r"in\.jsonl, line 1: Ann scored another reply than .*/0 is now: take it out$"
-    ):
-        import_labels(run, jsonl(tmp_path / "in.jsonl", given))
+def test_scores_of_replies_that_are_gone_are_left_out_and_hide_none_of_those_that_are_there(run, ids, tmp_path):
+    gone = {"action_id": ids[0], "rater": "Ann", "score": 7.5, "time": "2030-01-01T00:00:00", "action_digest": "d000"}
+    add_labels(run, [label_from_record(gone)])
+    fresh = {"action_id": ids[0], "rater": "Ann", "score": 7.5, "time": "2026-01-01T00:00:00"}
+    other = {"action_id": ids[1], "rater": "Ann", "score": 3, "action_digest": "d000"}
+    done = import_labels(run, jsonl(tmp_path / "in.jsonl", fresh, other))
+    assert (done.added + done.changed, done.known, done.older, done.gone) == (1, 0, 0, 1)
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "LABELS.CSV", "labels.jsonl"])
@@ -209,5 +210,5 @@ def test_the_commands(run, ids, tmp_path):
     assert done.exit_code == 0 and "1 label added, 0 in place of the same person's earlier score" in done.output
     done = CliRunner().invoke(app, ["label", "export", str(run.folder), "--out", str(tmp_path / "out.csv")])
     assert done.exit_code == 0 and (tmp_path / "out.csv").read_text().startswith(
-        "action_id,rater,score,remark,time,text_digest\n"
+        "action_id,rater,score,remark,time,action_digest\n"
     )

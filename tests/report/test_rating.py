@@ -110,6 +110,7 @@ def test_a_form_of_another_site_or_without_the_token_keeps_nothing(run, serve):
         ({"rater": "\u202e"}, "not a name"),
         ({"action_id": "<script>"}, "the run has no action &#39;&lt;script&gt;&#39;"),
         ({"remark": "x" * 5000}, "4,000 are kept"),
+        ({"action_digest": "d000"}, "the run holds another reply under &#39;step-000001."),
     ],
 )
 def test_a_wrong_score_is_said_on_the_page_and_not_kept(run, serve, changed, said):
@@ -149,12 +150,13 @@ def test_what_a_resumed_run_has_in_place_of_a_scored_reply_is_asked_about_anew(r
     address = serve(run)
     form = form_of(ask(address, "GET", "/rate?rater=Ann")[1])
     assert ask(address, "POST", "/rate", urlencode({**form, "score": "4"}))[0] == 303
-    asked = form_of(ask(address, "GET", "/rate?rater=Ann")[1])["action_id"]
-    assert asked != form["action_id"]
+    asked = form_of(ask(address, "GET", "/rate?rater=Ann")[1])
+    assert asked["action_id"] != form["action_id"]
     episodes, scores = run.read_episodes("step-000001")
     played = [replace(e, actions=tuple(replace(a, text=f"{a.text} Or so.") for a in e.actions)) for e in episodes]
     run.write_episodes("step-000001", played, scores)
     assert form_of(ask(address, "GET", "/rate?rater=Ann")[1])["action_id"] == form["action_id"]
+    assert ask(address, "POST", "/rate", urlencode({**asked, "score": "4"}))[0] == 400  # of a page from before that
 
 
 def test_two_people_and_two_tabs_at_once_lose_nothing(run, serve):

@@ -32,7 +32,7 @@ _OF_ACTION = ("run", "pipeline", "step", "episode", "task", "category", "action"
 _OF_SCORE = ("rater", "coach", "prompt", "status", "score")
 _OF_REPLY = ("outcome", "tokens", "code_share", "markdown", "hedging", "has_code", "state")
 COLUMNS = (*_OF_ACTION, *_OF_SCORE, *_OF_REPLY)
-_FURTHER = ("policy", "text_digest")
+_FURTHER = ("policy", "action_digest")
 CRITERION = "criterion:"
 """Of the columns that the table also has where a coach scores by criteria: 0 to 10, NaN where an action has none."""
 _CATEGORIES = ("run", "pipeline", "task", "category", "role", "rater", "coach", "prompt", "status", "state")
@@ -82,7 +82,7 @@ class AuditData:
     """What was read. actions: `COLUMNS`. heldout: run, pipeline, step, task, category, outcome of each evaluated
     episode.
 
-    The table may also have `policy`, the model that played the role, `text_digest` of the action, and columns of
+    The table also has `policy`, the model that played the role, and `action_digest`; it may have columns of
     `CRITERION`. scorers: rater name -> who it is. notes: one sentence for each thing that could not be read or used.
     texts: task id -> what the first agent was asked.
     """
@@ -212,7 +212,7 @@ class _RunReader:
         for step, scored in self._episodes("step"):
             for action, row in self._rows_of(step, scored.episode):
                 place = places[action.id] = len(self._found.actions)
-                digests[action.id] = action.text_digest
+                digests[action.id] = action.digest
                 self._found.actions.append(row)
                 if (score := scored.scores.get(action.id)) is not None:
                     own.append((place, score))
@@ -227,10 +227,11 @@ class _RunReader:
             known = [
                 (places[key], score)
                 for key, score in scores.items()
-                if key in places and score.text_digest in ("", digests[key])
+                if key in places and score.action_digest in ("", digests[key])
             ]
             if missing := len(scores) - len(known):
-                self._note([f"rescore {scorer.label}: {missing} scores of actions not in the run"])
+                what = "scores of actions that were not read, or that have other replies now"
+                self._note([f"rescore {scorer.label}: {missing} {what}"])
             self._add_scores(known, scorer)
         if len(self._found.scores) == scores_before:
             self._note([f"none of its {len(places)} actions has a coach score: nothing to audit"])
@@ -277,7 +278,7 @@ class _RunReader:
                     action.code is not None,
                     _state_of(action),
                     self._model_of(action.policy),
-                    action.text_digest,
+                    action.digest,
                 ),
             )
 

@@ -44,6 +44,6 @@ def _text_of(action: Action, by_rater: Mapping[str, Mapping[str, CoachScore]]) -
     rationales = {
         rater: score.rationale
         for rater, scores in by_rater.items()
-        if (score := scores.get(action.id)) is not None and action.is_of(score.text_digest)
+        if (score := scores.get(action.id)) is not None and action.is_of(score.action_digest)
     }
     return ActionText(action.role, action.prompt_text, action.text, output, {"": "", **rationales})

@@ -94,9 +94,7 @@ def people_agreement(data: AuditData, resamples: int = RESAMPLES, seed: int = 0)
     if not coaches:
         notes.append("people scored no action that a coach scored too: their agreement cannot be measured")
     if unknown := len(labels) - len(labels.merge(actions[["run", "action"]].drop_duplicates())):
-        notes.append(
-            f"{counted(unknown, 'score')} of actions that no coach was asked about, or that the run does not hold"
-        )
+        notes.append(f"{counted(unknown, 'score')} of actions that no coach was asked about, or that were not read")
     names = sorted(labels["rater"].unique())
     return People(names, len(labels), len(labels.drop_duplicates(["run", "action"])), coaches, persons, notes)
 
@@ -192,24 +190,21 @@ def _labels(runs: Mapping[str, Path], notes: list[str]) -> pd.DataFrame:
     for name, folder in runs.items():
         problems: list[str] = []
         rows += [
-            (name, one.action_id, one.rater, one.score, one.text_digest) for one in read_labels(Run(folder), problems)
+            (name, one.action_id, one.rater, one.score, one.action_digest) for one in read_labels(Run(folder), problems)
         ]
         notes += [f"run {name}: {problem}" for problem in problems]
-    return pd.DataFrame(rows, columns=["run", "action", "rater", "score", "text_digest"])
+    return pd.DataFrame(rows, columns=["run", "action", "rater", "score", "action_digest"])
 
 
 def _still_held(labels: pd.DataFrame, actions: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     """Without the labels of replies that no longer stand under their ids."""
-    now = actions.drop_duplicates(["run", "action"]).astype({"run": str})[["run", "action", "text_digest"]]
+    now = actions.drop_duplicates(["run", "action"]).astype({"run": str})[["run", "action", "action_digest"]]
     digests = labels.merge(now, on=["run", "action"], how="left", suffixes=("", "_now"))
-    is_other = (digests["text_digest"] != digests["text_digest_now"]) & (digests["text_digest"] != "")
-    is_other &= digests["text_digest_now"].notna()
+    is_other = (digests["action_digest"] != digests["action_digest_now"]) & (digests["action_digest"] != "")
+    is_other &= digests["action_digest_now"].notna()
     if is_other.any():
-        notes.append(
-            f"{counted(int(is_other.sum()), 'score')} left out, of replies that the run, which went on anew from an "
-            "earlier step, no longer holds"
-        )
-    return labels[~is_other.to_numpy()].drop(columns="text_digest")
+        notes.append(f"{counted(int(is_other.sum()), 'score')} left out, of replies that the run no longer holds")
+    return labels[~is_other.to_numpy()].drop(columns="action_digest")
 
 
 def _rows(both: pd.DataFrame, resamples: int, seed: int) -> list[PeopleRow]:

@@ -44,10 +44,15 @@ def key_of(provider: str) -> str | None:
 
 
 def address_in_environment(provider: str) -> str | None:
-    """Where the environment sends what is asked of a provider, as LiteLLM reads it; None where it says nothing. Of two
-    variables both, since each provider has its own order."""
-    names = (f"{provider.upper()}_{ending}" for ending in ("API_BASE", "BASE_URL"))
-    return " ".join(address for name in names if (address := os.environ.get(name))) or None
+    """Where the environment sends what is asked of a provider: every address that LiteLLM may read for it, since each
+    has its own variables (`OLLAMA_API_BASE` for ollama_chat) and order. None where there is no variable."""
+    asked = provider.replace("_", "").upper()
+    found = []
+    for name, address in sorted(os.environ.items()):
+        whose = name.removesuffix("_API_BASE").removesuffix("_BASE_URL")
+        if address and whose and whose != name and asked.startswith(whose.replace("_", "")):
+            found.append(address)
+    return " ".join(found) or None
 
 
 def check_sendable(provider: str | None) -> None:

@@ -118,8 +118,7 @@ class LiteLLMClient(Provider):
         taken = set(litellm.get_supported_openai_params(model=model) or ())
         calls = bool(litellm.supports_function_calling(model=model)) and {"tools", "tool_choice"} <= taken
         self.calls_functions = calls if settings.tools.native is None else settings.tools.native
-        address = api_base or address_in_environment(model.partition("/")[0])
-        self.options = {"api_base": address, **self._thinking}
+        self.options = {"api_base": api_base or _address_in_environment(model, litellm), **self._thinking}
 
     async def close(self) -> None:
         await self._litellm.close_litellm_async_clients()
@@ -233,6 +232,14 @@ def _check_key(model: str, api_base: str | None, litellm: ModuleType) -> str | N
     if (missing := _missing_key(model, litellm)) is not None:
         raise missing
     return None
+
+
+def _address_in_environment(model: str, litellm: ModuleType) -> str | None:
+    try:
+        _, provider, *_ = litellm.get_llm_provider(model=model)
+    except litellm.BadRequestError:  # it will say so of the first call
+        return None
+    return address_in_environment(provider)
 
 
 def _missing_key(model: str, litellm: ModuleType) -> KeyMissing | None:

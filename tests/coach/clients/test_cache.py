@@ -134,6 +134,7 @@ async def test_a_server_that_the_environment_names_is_part_of_the_key(
 ) -> None:
     """Else one server's reply would stand for another's. Named by an option, it has the same replies."""
     monkeypatch.setenv("DEEPSEEK_API_KEY", SECRET)
+    monkeypatch.setenv("FIREWORKS_API_KEY", SECRET)
     async with ScriptedServer([say("PROCESS_SCORE: 3")]) as first, ScriptedServer([say(EIGHT)]) as second:
 
         async def asked(model: str, variable: str, address: str, option: str | None = None) -> str:
@@ -150,11 +151,12 @@ async def test_a_server_that_the_environment_names_is_part_of_the_key(
         for address, said in openai:
             assert await asked("openai/gpt-4o", "OPENAI_BASE_URL", address) == said
             assert await asked("deepseek/deepseek-chat", "DEEPSEEK_API_BASE", address) == said
+            assert await asked("fireworks_ai/judge", "FIREWORKS_API_BASE", address) == said
         for address, said in gemini:
             assert await asked(GEMINI, "GOOGLE_GEMINI_BASE_URL", address) == said
-        assert [len(one.requests) for one in (first, second)] == [3, 3]
+        assert [len(one.requests) for one in (first, second)] == [4, 4]
         assert await asked("openai/gpt-4o", "OPENAI_BASE_URL", "http://127.0.0.1:1/v1", first.openai_base) != EIGHT
-        assert len(first.requests) == 3
+        assert len(first.requests) == 4
 
 
 async def test_members_that_fall_back_to_one_model_share_no_reply(
@@ -165,15 +167,16 @@ async def test_members_that_fall_back_to_one_model_share_no_reply(
 
     async with (
         ScriptedServer([status(400)]) as down,
+        ScriptedServer([status(400)]) as moved,
         ScriptedServer(lambda _: say(f"PROCESS_SCORE: {next(scores)}")) as spare,
     ):
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", spare.openai_base)
-        members = [
-            {"name": "openai/a", "api_base": down.openai_base},
-            {"name": "openai/b", "api_base": down.openai_base},
-            {"name": "hosted_vllm/spare"},
-        ]
-        for _ in range(2):  # again, as after --resume
+        for address in (down.openai_base, moved.openai_base):  # again, as after --resume on another node
+            members = [
+                {"name": "openai/a", "api_base": address},
+                {"name": "openai/b", "api_base": address},
+                {"name": "hosted_vllm/spare"},
+            ]
             made = client_factory(cache=tmp_path / "cache.sqlite")
             config = CoachConfig(ensemble=members, fallbacks=["hosted_vllm/spare"])
             [score] = await score_all(
