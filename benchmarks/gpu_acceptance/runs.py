@@ -44,10 +44,10 @@ class Setting:
         """The settings of a run of `configs/one_gpu.yaml`."""
         tiny = _TINY if self.tiny else ()
         small_cache = [f"vllm.engine_args={_TINY_CACHE}"] if self.tiny and not self.on_gpu else []
-        own = [*tiny, *small_cache, *more, *self.overrides]
+        usual = [*tiny, *small_cache]
         if "backend=openrlhf" in more:  # which reads nothing of the other backends'
-            own = [word for word in own if not word.startswith(("vllm.", "torch."))]
-        return [f"model={self.model}", f"out={self.folder / 'runs'}", *own]
+            usual = [word for word in usual if not word.startswith(("vllm.", "torch."))]
+        return [f"model={self.model}", f"out={self.folder / 'runs'}", *usual, *more, *self.overrides]
 
     def config(self, *more: str) -> RunConfig:
         return load_config(find_config("one_gpu"), self.words(*more))

@@ -20,7 +20,7 @@ from coachrl.config.explain import explain, place_of
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, flat_settings, is_resumable, sections_in
 from coachrl.errors import ConfigError
-from coachrl.files import named_path, read_text
+from coachrl.files import at_home, named_path, read_text
 from coachrl.parsing import parse_yaml
 from coachrl.resources import resource
 from coachrl.text import brief, holds_password, nearest, one_line
@@ -192,8 +192,8 @@ def _absolute(name: str, value: Any) -> Any:
         return value if name == "out" or is_shipped else Path(os.path.realpath(value))
     # os.path.exists, since that of Path raises for a name that is too long for a path. A name that is no file or folder
     # here is one on the hub.
-    if name in ("model", "train", "heldout") and isinstance(value, str) and os.path.exists(value):  # noqa: PTH110
-        return str(Path(value).resolve())
+    if name in ("model", "train", "heldout") and isinstance(value, str) and os.path.exists(at_home(value)):  # noqa: PTH110
+        return str(at_home(value).resolve())
     return value
 
 

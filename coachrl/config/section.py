@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -37,9 +36,7 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _paths_are_usable(cls, value: Any) -> Any:
-        """A shell leaves `~` as it is in `--out=~/runs`, and a file always does."""
-        # Path.expanduser() raises for a user that does not exist.
-        return usable_path(Path(os.path.expanduser(value))) if isinstance(value, Path) else value  # noqa: PTH111
+        return usable_path(value) if isinstance(value, Path) else value
 
 
 def _holds_bool(value: Any) -> bool:

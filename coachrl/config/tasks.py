@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from coachrl.config.section import MAX_COUNT, Section
+from coachrl.files import at_home
 
 _IMPORTED = "my_package.my_module:load"
 _TRAIN_FILE = "The file that lists the training tasks."
@@ -133,7 +133,7 @@ class MathTasks(DividedTasks):
     @field_validator("train", "heldout")
     @classmethod
     def _home_is_known(cls, name: str | None) -> str | None:
-        return os.path.expanduser(name) if name else name  # noqa: PTH111  it may be a name on the hub
+        return str(at_home(name)) if name and name.startswith("~") else name  # it may be a name on the hub
 
 
 class DSBenchLiteTasks(TaskSection):

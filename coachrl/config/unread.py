@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from coachrl.config.algorithm import find_algorithm
-from coachrl.config.backends import TorchConfig
+from coachrl.config.algorithm import SHIPPED, find_algorithm
+from coachrl.config.backends import OpenRLHFConfig, TorchConfig
 from coachrl.config.load import given_settings
 from coachrl.config.run import RunConfig
 from coachrl.config.section import flat_settings
@@ -19,9 +19,12 @@ _OF_ONE_PROCESS = [
     f"torch.{key}" for key in TorchConfig.model_fields if key not in ("lora_rank", "lora_alpha", "share_base")
 ]
 
+# A launch file names the cluster, whatever it starts.
+_OF_CLUSTERS = [f"openrlhf.{key}" for key in OpenRLHFConfig.model_fields if key != "ray_address"]
+
 # A setting or a whole section, what it needs to be read, and whether that is so.
 _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
-    ("openrlhf", "backend=openrlhf", lambda config: config.backend == "openrlhf"),
+    *[(key, "backend=openrlhf", lambda config: config.backend == "openrlhf") for key in _OF_CLUSTERS],
     ("vllm", "backend=vllm", lambda config: config.backend == "vllm"),
     *[(key, "backend=torch or backend=vllm", lambda config: config.backend != "openrlhf") for key in _OF_ONE_PROCESS],
     ("torch.generation_batch", "backend=torch", lambda config: config.backend == "torch"),
@@ -29,13 +32,18 @@ _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
     ("rollout.silence_timeout_s", "rollout.workers above 1", lambda config: config.rollout.workers > 1),
     ("sandbox.url", "sandbox.kind=fusion", lambda config: config.sandbox.kind == "fusion"),
     ("sampling.candidates", "sampling.scheme=tree", lambda config: config.sampling.scheme == "tree"),
-    ("reward.team_weight", "reward.source=environment", lambda config: config.reward.source == "environment"),
+    ("reward.team_weight", "reward.source=environment", lambda config: _may_weigh(config)),
     ("coach.combine", "coach.ensemble", lambda config: bool(config.coach.ensemble)),
     ("coach.tools", "coach.tools.turns", lambda config: config.coach.tools.turns > 0),
     ("coach.strategic", "coach.strategic.window_steps", lambda config: config.coach.strategic.window_steps > 0),
     ("coach.retrospective", "algorithm.name=retrospective", lambda config: _walks_back(config.algorithm.name)),
     ("audit.reference_set", "audit.every", lambda config: config.audit.every > 0),
 ]
+
+
+def _may_weigh(config: RunConfig) -> bool:
+    """An algorithm of one's own is handed the weight whatever gives rewards."""
+    return config.reward.source == "environment" or config.algorithm.name not in SHIPPED
 
 
 def _walks_back(algorithm: str) -> bool:

@@ -86,11 +86,13 @@ def unpaired(first: EpisodeFile, last: EpisodeFile | None) -> str:
 def nothing_learned(contents: Contents) -> str:
     """A sentence where the run had actions to train on, and no step moved any weights; else an empty one."""
     steps = [metrics for metrics in contents.steps.values() if "train/trained_actions" in metrics]
-    if any(map(is_updated, steps)) or not any(map(lacks_advantage, steps)):
+    flat = sum(map(lacks_advantage, steps))
+    if flat == 0 or any(map(is_updated, steps)):
         return ""
+    others = f", and in {counted(len(steps) - flat, 'step')} no action was trained on" if flat < len(steps) else ""
     return (
-        f"Nothing was learned in {counted(len(steps), 'step')}: every advantage was 0, and the weights are what they "
-        "were. Mostly the rewards that are compared are all equal, as where no episode succeeds, or every one "
+        f"Nothing was learned: in {counted(flat, 'step')} every advantage was 0{others}. Weights are what they were. "
+        "Mostly the rewards that are compared are all equal, as where no episode succeeds, or every one "
         "(docs/reading_a_run.md says what to look at)."
     )
 

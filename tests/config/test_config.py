@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from coachrl.coach.prompt_rendering import find_prompt_file
-from coachrl.config import RunConfig, dump_config, find_config, load_config, sources_of, with_absolute_paths
+from coachrl.config import (
+    RunConfig,
+    dump_config,
+    find_config,
+    kept_config,
+    load_config,
+    sources_of,
+    with_absolute_paths,
+)
 from coachrl.config.explain import described
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
@@ -172,6 +180,10 @@ def test_a_path_may_begin_at_home_which_no_file_and_not_every_shell_makes_whole(
     assert (config.out, config.coach.prompt) == (tmp_path / "runs", tmp_path / "strict.md")
     assert (config.tasks.train, config.tasks.heldout) == (str(tmp_path / "train.json"), "openai/gsm8k")
     assert config.pipeline.prompts == Path("~no-such-user/prompts")
+    assert find_config("~/c.yaml") == path
+    (tmp_path / "model").mkdir()
+    kept = kept_config(load_config(path, ["model=~/model", "policies.a.model=~no-such-user/m"]))
+    assert (kept.model, kept.policies["a"].model) == (str(tmp_path / "model"), "~no-such-user/m")
 
 
 def test_a_name_that_yaml_takes_for_a_date_is_told_as_one_that_it_takes_for_a_number(tmp_path):

@@ -262,7 +262,7 @@ def test_calls_to_external_models_are_counted_with_what_they_cost(tmp_path: Path
 def test_the_end_and_the_page_of_a_run_without_any_advantage_say_that_nothing_was_learned(tmp_path: Path) -> None:
     run = Run.create(parse_config({"name": "flat", "out": str(tmp_path)}, ""))
     run.append_metrics({"step": 1, "train/success": 0.0, "train/trained_actions": 48.0})
-    said = "Nothing was learned in 1 step: every advantage was 0"
+    said = "Nothing was learned: in 1 step every advantage was 0"
     assert any(line.startswith(said) for line in headline(run)) and said in read(write_report(run)).text
     run.append_metrics({"step": 2, "train/success": 0.5, "train/trained_actions": 48.0, "train/loss/team": 0.1})
     assert not any(line.startswith(said) for line in headline(run)) and said not in read(write_report(run)).text

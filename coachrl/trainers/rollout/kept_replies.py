@@ -67,9 +67,8 @@ class KeptReplies:
             return await self._generator.generate(policy, prompt_ids, sampling)
         asked = [self._settings, self.weights, policy, list(prompt_ids), asdict(sampling)]
         key = _digest(json.dumps(asked))
-        kept = self._file.replies.pop(key, None)
-        if kept is not None:
-            await self._file.turn_of(key)
+        if key in self._file.replies:
+            kept = await self._file.taken(key)
             self._from_disk.add(hash((policy, tuple(prompt_ids), kept.token_ids)))
             return kept
         reply = await self._generator.generate(policy, prompt_ids, sampling)
@@ -124,23 +123,28 @@ class _ReplyFile:
         lines = [line for place in files for line in _whole_lines(place, problems)]
         for problem in problems:
             log.warning("replies that are drawn again: %s", problem)
-        self.replies = {line.key: line.reply for line in lines}
-        self._places = {line.key: place for place, line in enumerate(lines)}
+        self.replies = {line.key: (place, line.reply) for place, line in enumerate(lines)}
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         if files:
             write_aside(path, "".join(line.to_text() for line in lines))
             self._before.unlink(missing_ok=True)
             log.info("%d replies are on disk from before and are not drawn again", len(lines))
 
-    async def turn_of(self, key: str) -> None:
-        """Those who ask at once are answered in the order in which their replies were drawn: an episode's actions stand
-        in the order in which they ended."""
+    async def taken(self, key: str) -> Generation:
+        """A reply, which is not kept any longer. Those who ask at once, in one turn of the event loop, are answered in
+        the order in which their replies were drawn: an episode's actions stand in the order in which they ended."""
+        place, reply = self.replies.pop(key)
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._answer)  # behind whoever was started together with this one
         answered = loop.create_future()
-        self._waiting.append((self._places[key], answered))
-        await answered
+        self._waiting.append((place, answered))
+        try:
+            await answered
+        except asyncio.CancelledError:  # who is given up may ask again
+            self.replies.setdefault(key, (place, reply))
+            raise
+        return reply
 
     def _answer(self) -> None:
         for _, answered in sorted(self._waiting, key=itemgetter(0)):

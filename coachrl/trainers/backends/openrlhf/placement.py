@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coachrl.config import OpenRLHFConfig
 from coachrl.errors import ConfigError
+from coachrl.files import at_home
 from coachrl.text import counted
 
 _SHARE_STEP = 10_000  # Ray counts fractions of a GPU in steps of 0.0001
@@ -149,7 +150,7 @@ def _initial_weights(policy: str, models: Mapping[str, str | Path]) -> object:
     """Equal for policies that begin alike: the folder wherever it was named from, or a name as it is."""
     if policy not in models:
         return (policy,)  # like no other
-    name, folder = str(models[policy]), Path(models[policy]).expanduser()
+    name, folder = str(models[policy]), at_home(models[policy])
     return folder.resolve() if "/" in name and folder.is_dir() else name
 
 

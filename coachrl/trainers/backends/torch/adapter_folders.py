@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import CheckpointError, PolicyError
+from coachrl.files import at_home
 from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
 from coachrl.trainers.backends.torch.models import ADAPTER_CONFIG, ADAPTER_WEIGHTS, model_folder
@@ -30,7 +31,7 @@ def whole_model(model: str | Path) -> Path:
     """The local Hugging Face folder of `model`, as of `model_folder`. Of an adapter folder it is one with its base and
     the adapter added to it, made once for each pair. Raises PolicyError, also where the adapter is of another kind, or
     its base is not named or not there."""
-    adapter = Path(model).expanduser()
+    adapter = at_home(model)
     if not (adapter / ADAPTER_CONFIG).is_file() or (adapter / "config.json").is_file():
         return model_folder(model)
     base = _base_of(adapter, _read(adapter))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import PolicyError
+from coachrl.files import at_home
 from coachrl.parsing import read_json
 from coachrl.resources import quiet
 from coachrl.text import first_line, one_line, said
@@ -43,7 +44,7 @@ def model_folder(model: str | Path) -> Path:
     name = str(model)
     if name in _BUNDLED:
         return _BUNDLED[name]()
-    folder = Path(name).expanduser()
+    folder = at_home(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise PolicyError(
@@ -148,7 +149,7 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 
 def is_hub_name(name: str) -> bool:
     """Whether `name` can be nothing but a model on the Hugging Face hub ("owner/name")."""
-    folder = Path(name).expanduser()
+    folder = at_home(name)
     return not folder.is_absolute() and bool(_HUB_NAME.fullmatch(name)) and not folder.parent.exists()
 
 
