@@ -140,15 +140,13 @@ def _is_of_proc(found: os.stat_result) -> bool:
 
 
 def at_home(path: str | Path) -> Path:
-    """The path with the home in place of a `~` at its beginning, which a shell leaves in `--out=~/runs`, and a file
-    always holds."""
+    """A path of the settings, with the home in place of a `~` at its beginning: a shell leaves it in `--out=~/runs`,
+    and a file always holds it."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  Path.expanduser() raises for a user that does not exist
 
 
 def usable_path(path: Path) -> Path:
-    """`path`, where a file system could hold it; a `~` that it begins with is the home. Raises ValueError that says why
-    not."""
-    path = at_home(path)
+    """`path`, where a file system could hold it. Raises ValueError that says why not."""
     try:
         size = len(os.fsencode(path))
     except UnicodeEncodeError as wrong:

@@ -210,7 +210,7 @@ def resumable_settings(section: type[BaseModel] = RunConfig, prefix: str = "") -
 
 def find_config(name: str) -> Path:
     """`name` as a path, or the shipped config of that name. Raises ConfigError naming the nearest."""
-    path = named_path(Path(name), "config file")
+    path = named_path(at_home(name), "config file")
     if path.is_file():
         return path
     folder = resource("configs")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
-from coachrl.files import usable_path
+from coachrl.files import at_home, usable_path
 
 Value = TypeVar("Value")
 
@@ -36,7 +36,7 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _paths_are_usable(cls, value: Any) -> Any:
-        return usable_path(value) if isinstance(value, Path) else value
+        return usable_path(at_home(value)) if isinstance(value, Path) else value
 
 
 def _holds_bool(value: Any) -> bool:

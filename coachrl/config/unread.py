@@ -22,6 +22,16 @@ _OF_ONE_PROCESS = [
 # A launch file names the cluster, whatever it starts.
 _OF_CLUSTERS = [f"openrlhf.{key}" for key in OpenRLHFConfig.model_fields if key != "ray_address"]
 
+
+def _may_weigh(config: RunConfig) -> bool:
+    """An algorithm of one's own is handed the weight whatever gives rewards."""
+    return config.reward.source == "environment" or config.algorithm.name not in SHIPPED
+
+
+def _walks_back(config: RunConfig) -> bool:
+    return bool(find_algorithm(config.algorithm.name).needs_retrospective_pass)
+
+
 # A setting or a whole section, what it needs to be read, and whether that is so.
 _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
     *[(key, "backend=openrlhf", lambda config: config.backend == "openrlhf") for key in _OF_CLUSTERS],
@@ -32,22 +42,13 @@ _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
     ("rollout.silence_timeout_s", "rollout.workers above 1", lambda config: config.rollout.workers > 1),
     ("sandbox.url", "sandbox.kind=fusion", lambda config: config.sandbox.kind == "fusion"),
     ("sampling.candidates", "sampling.scheme=tree", lambda config: config.sampling.scheme == "tree"),
-    ("reward.team_weight", "reward.source=environment", lambda config: _may_weigh(config)),
+    ("reward.team_weight", "reward.source=environment", _may_weigh),
     ("coach.combine", "coach.ensemble", lambda config: bool(config.coach.ensemble)),
     ("coach.tools", "coach.tools.turns", lambda config: config.coach.tools.turns > 0),
     ("coach.strategic", "coach.strategic.window_steps", lambda config: config.coach.strategic.window_steps > 0),
-    ("coach.retrospective", "algorithm.name=retrospective", lambda config: _walks_back(config.algorithm.name)),
+    ("coach.retrospective", "algorithm.name=retrospective", _walks_back),
     ("audit.reference_set", "audit.every", lambda config: config.audit.every > 0),
 ]
-
-
-def _may_weigh(config: RunConfig) -> bool:
-    """An algorithm of one's own is handed the weight whatever gives rewards."""
-    return config.reward.source == "environment" or config.algorithm.name not in SHIPPED
-
-
-def _walks_back(algorithm: str) -> bool:
-    return bool(find_algorithm(algorithm).needs_retrospective_pass)
 
 
 def check_read(config: RunConfig, overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:

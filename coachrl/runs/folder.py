@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from coachrl.config import RunConfig, check_read, dump_config, kept_config, load_config, resumable_settings
 from coachrl.errors import CheckpointError, ConfigError
-from coachrl.files import named_path
+from coachrl.files import at_home, named_path
 from coachrl.jsonl import (
     append_jsonl,
     drop_asides,
@@ -141,7 +141,7 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         """An existing run, also one with parts missing. Raises ConfigError where `folder` is none."""
-        folder = named_path(Path(folder), "run folder")
+        folder = named_path(at_home(folder), "run folder")
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):
             near = nearest(folder.name, _runs_in(folder.parent)).replace("'", f"'{folder.parent}/", 1)

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,17 @@ def versions() -> dict[str, Any]:
     }
 
 
-@functools.cache  # of what this process has imported, whatever is installed meanwhile
 def _packages() -> dict[str, str]:
     found = {}
     for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = _version(name)
     return found
+
+
+@functools.cache  # it is looked up in files; what is missing may be installed yet
+def _version(package: str) -> str:
+    return importlib.metadata.version(package)
 
 
 def _git_commit() -> str | None:

@@ -122,7 +122,6 @@ def import_scores(file: Path, settings: ImportSettings, out: Path) -> Path:
     steps: dict[int, list[tuple[int, _Reply]]] = {}
     for number, (one, row) in enumerate(rows, start=1):
         reply = _Reply(row, columns, f"{one}, reply {number}")
-        _episode(reply, number, settings)  # what is wrong with it is told before anything is written
         steps.setdefault(reply.step, []).append((number, reply))
     _write(folder, steps, settings)
     return folder

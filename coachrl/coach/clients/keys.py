@@ -44,8 +44,8 @@ def key_of(provider: str) -> str | None:
 
 
 def address_in_environment(provider: str) -> str | None:
-    """Where the environment sends what is asked of a provider: every address that LiteLLM may read for it, since each
-    has its own variables (`OLLAMA_API_BASE` for ollama_chat) and order. None where there is no variable."""
+    """Where the environment sends what is asked of a provider: all addresses in variables that are named after it, as
+    most are (`OLLAMA_API_BASE` for ollama_chat), since each provider has its own order. None where there is none."""
     asked = provider.replace("_", "").upper()
     found = []
     for name, address in sorted(os.environ.items()):

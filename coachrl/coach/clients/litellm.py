@@ -118,7 +118,7 @@ class LiteLLMClient(Provider):
         taken = set(litellm.get_supported_openai_params(model=model) or ())
         calls = bool(litellm.supports_function_calling(model=model)) and {"tools", "tool_choice"} <= taken
         self.calls_functions = calls if settings.tools.native is None else settings.tools.native
-        self.options = {"api_base": api_base or _address_in_environment(model, litellm), **self._thinking}
+        self.options = {"api_base": api_base or _environments_address(model, litellm), **self._thinking}
 
     async def close(self) -> None:
         await self._litellm.close_litellm_async_clients()
@@ -234,7 +234,7 @@ def _check_key(model: str, api_base: str | None, litellm: ModuleType) -> str | N
     return None
 
 
-def _address_in_environment(model: str, litellm: ModuleType) -> str | None:
+def _environments_address(model: str, litellm: ModuleType) -> str | None:
     try:
         _, provider, *_ = litellm.get_llm_provider(model=model)
     except litellm.BadRequestError:  # it will say so of the first call
