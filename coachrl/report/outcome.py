@@ -91,8 +91,8 @@ def nothing_learned(contents: Contents) -> str:
         return ""
     others = f", and in {counted(len(steps) - flat, 'step')} no action was trained on" if flat < len(steps) else ""
     return (
-        f"Nothing was learned: in {counted(flat, 'step')} every advantage was 0{others}. Weights are what they were. "
-        "Mostly the rewards that are compared are all equal, as where no episode succeeds, or every one "
+        f"Nothing was learned: in {counted(flat, 'step')} every advantage was 0{others}. The weights are what they "
+        "were. Mostly the rewards that are compared are all equal, as where no episode succeeds, or every one "
         "(docs/reading_a_run.md says what to look at)."
     )
 

@@ -158,7 +158,7 @@ def of_steps(*steps):
 def test_a_run_in_which_no_step_had_an_advantage_learned_nothing():
     evaluated, flat = {"eval/success": 0.0}, {"train/trained_actions": 48.0}
     masked = {"train/trained_actions": 0.0, "train/masked/truncated": 48.0}
-    assert "in 2 steps every advantage was 0. W" in nothing_learned(of_steps(evaluated, flat, flat))
+    assert "in 2 steps every advantage was 0. The w" in nothing_learned(of_steps(evaluated, flat, flat))
     both = nothing_learned(of_steps(evaluated, masked, flat))
     assert "in 1 step every advantage was 0, and in 1 step no action was trained on" in both
     for moved in ("train/loss/team", "train/skipped/team"):
