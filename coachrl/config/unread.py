@@ -1,4 +1,4 @@
-"""Settings that are named on the command line, and that nothing would read as the others are.
+"""Settings that belong to a choice which was not made, such as a backend's, and that the command line names.
 
 In a file they may stand: one file may serve two backends, or a run and its baseline.
 """
@@ -32,7 +32,7 @@ def _walks_back(config: RunConfig) -> bool:
     return bool(find_algorithm(config.algorithm.name).needs_retrospective_pass)
 
 
-# A setting or a whole section, what it needs to be read, and whether that is so.
+# A setting or a whole section, the choice that it belongs to, and whether that is made.
 _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
     *[(key, "backend=openrlhf", lambda config: config.backend == "openrlhf") for key in _OF_CLUSTERS],
     ("vllm", "backend=vllm", lambda config: config.backend == "vllm"),
@@ -52,8 +52,8 @@ _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
 
 
 def check_read(config: RunConfig, overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:
-    """Raises ConfigError where one of the settings that made `config` differs from its default, and nothing reads it.
-    overrides, flags: as for `load_config`."""
+    """Raises ConfigError where a setting that overrides or flags name (as for `load_config`) differs from its default,
+    and belongs to a choice that `config` does not make."""
     named = given_settings(overrides, flags)
     if not named:
         return

@@ -70,7 +70,8 @@ def import_labels(run: Run, place: Path) -> Imported:
                 older += 1
             else:
                 new.append(label)
-        add(new)
+        if new:
+            add(new)
     changed = sum(label.key in held for label in new)
     gone = len(found) - len(new) - known - older
     return Imported(len(new) - changed, changed, known, older, gone)
