@@ -103,6 +103,17 @@ async def test_syntax_error_names_the_line(workspace):
     assert execution.stderr.rstrip().endswith("SyntaxError: '(' was never closed")
 
 
+async def test_what_a_thread_raises_is_told_with_the_lines_of_its_own_program(workspace):
+    starts = "one = threading.Thread(target=f, name='one')\none.start(); one.join()"
+    code = f"import threading\ndef f():\n    1 / 0  # here\n{starts}"
+    await workspace.run("open('main.py', 'w').write('the first line\\n' * 9)")
+    said = (await workspace.run(code)).stderr
+    assert said.startswith("Exception in thread one:\nTraceback (most recent call last):\n")
+    assert "    1 / 0  # here\n" in said and said.endswith("ZeroDivisionError: division by zero\n")
+    assert "the first line" not in said
+    assert (await workspace.run("import threading\nthreading.Thread(target=exit).start()")).stderr == ""
+
+
 @pytest.mark.parametrize("code", ["a = = 1", "def f(:\n    pass", "a = 1\nreturn a", "a = 1\nb = ("])
 async def test_a_program_that_was_saved_as_main_says_nothing_of_another_ones_errors(workspace, code):
     alone = await workspace.run(code)

@@ -36,6 +36,7 @@ def run_and_exit(code: str) -> NoReturn:
         sys.stdout = sys.__stdout__ = _text_stream(1, "strict")  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = _text_stream(2, "backslashreplace")  # type: ignore[misc]
         sys.argv = [FILE_NAME]
+        threading.excepthook = _report_of_thread
         _reseed()
         main = _fresh_main(code)
         exit_code = _finish(main, _execute(code, main.__dict__))
@@ -120,6 +121,16 @@ def _report(error: BaseException) -> None:
     except BaseException as broken:  # noqa: BLE001  the code's own hook failed: it is printed with the first error
         _forget_first_frame(broken)
         traceback.print_exception(broken)
+
+
+def _report_of_thread(args: threading.ExceptHookArgs) -> None:
+    """As the interpreter does it, with the code's own lines: before Python 3.13 it looks for them in a file of our
+    name, under which agents may have saved another program."""
+    if args.exc_type is SystemExit or sys.stderr is None:
+        return
+    name = threading.get_ident() if args.thread is None else args.thread.name
+    print(f"Exception in thread {name}:", file=sys.stderr)  # noqa: T201
+    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
 
 
 def _forget_first_frame(error: BaseException) -> None:
