@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 from forks import ForkServer, command
+from processes import is_running
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,6 @@ def start(server, tmp_path):
         return server.start("forks:script", str(script), *words, cwd=tmp_path, environment=environment, output=output)
 
     return start
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_until(condition):

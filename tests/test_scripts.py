@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import is_running
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -114,7 +115,7 @@ def test_the_distributed_part_ends_where_the_script_does(checkout, tmp_path, how
         _wait_until((tmp_path / "main").exists)
         os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(60) != 0
-    _wait_until(lambda: not Path("/proc", (tmp_path / "pid").read_text().strip()).exists())
+    _wait_until(lambda: not is_running(int((tmp_path / "pid").read_text())))
 
 
 def _wait_until(condition):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from gateway_apps import play, wait_until
+from processes import is_running
 
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError
@@ -179,14 +180,6 @@ async def test_where_nothing_can_watch_over_a_command_it_is_not_run_on(app, monk
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"command: sh, to watch over it, cannot be run: No such file"):
         await played(pipeline)
-
-
-def is_running(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 async def test_a_command_that_is_not_there_is_the_runs_end():

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from processes import is_running
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
@@ -89,17 +90,9 @@ async def starting(box):
     return opening, begun
 
 
-def runs(pid):
-    """Also where nobody has reaped it yet, a process that has ended does not."""
-    try:
-        return ") Z " not in Path("/proc", str(pid), "stat").read_text()
-    except OSError:
-        return False
-
-
 async def have_ended(pids):
     async with asyncio.timeout(60):
-        while any(map(runs, pids)):
+        while any(map(is_running, pids)):
             await asyncio.sleep(0.01)
 
 

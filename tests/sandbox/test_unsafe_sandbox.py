@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from processes import is_running
 
 import coachrl
 from coachrl.config import SandboxConfig
@@ -72,13 +73,6 @@ async def test_that_it_isolates_nothing_is_said_once_and_before_anything_runs(ca
     assert len(caplog.records) == 1
 
 
-def runs(pid):
-    try:
-        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.parametrize(
     ("more", "timeout_s", "state"),
     [
@@ -93,7 +87,7 @@ def runs(pid):
 async def test_what_a_program_leaves_in_a_session_of_its_own_ends_with_it(cell, more, timeout_s, state):
     execution = await cell.run(DAEMON + more, timeout_s)
     assert (execution.state, execution.stdout[:6]) == (state, "begun\n"), execution
-    assert not runs(int(await cell.read("pid")))
+    assert not is_running(int(await cell.read("pid")))
 
 
 async def test_memory_of_processes_in_sessions_of_their_own_counts(cell):
@@ -169,7 +163,7 @@ time.sleep(600)
 
 async def test_a_keeper_that_is_told_twice_ends_what_is_below_it():
     done = subprocess.run([sys.executable, "-c", TOLD_TWICE], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (1, "") and not runs(int(done.stdout))
+    assert (done.returncode, done.stderr) == (1, "") and not is_running(int(done.stdout))
 
 
 UNSEEN = f"""
@@ -223,10 +217,10 @@ async def test_what_a_killed_process_leaves_ends_with_it_and_is_removed_at_the_n
             time.sleep(0.02)
         killed.kill()
     for _ in range(1000):
-        if not runs(int(pid)):
+        if not is_running(int(pid)):
             break
         time.sleep(0.02)
-    assert not runs(int(pid))
+    assert not is_running(int(pid))
     assert left.is_dir()
     await sandboxes[1].start()
     assert not left.exists()
