@@ -134,6 +134,11 @@ class AdaptableLinear(nn.Module):
         self.name = name
         self.base_layer: Any = base_layer  # nn.Linear or PackedLinear
 
+    @property
+    def bias(self) -> Tensor | None:
+        bias: Tensor | None = self.base_layer.bias
+        return bias
+
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.base_layer(x)
         adapter = _in_use.get()

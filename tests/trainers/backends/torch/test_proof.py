@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 
 from coachrl.trainers.backends.torch.engine import attention, linears, slots
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
+from coachrl.trainers.backends.torch.lora import make_adaptable
 
 SIZES = {"vocab_size": 90, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
-PACKS = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+needs_packs = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="no bfloat16 products on this processor"
+)
 
 
 def made(architecture="Llama", dtype=torch.bfloat16, layers=2, key_value_heads=2, weights=0.15, seed=0):
@@ -45,11 +48,27 @@ def test_a_right_layout_passes_whatever_the_weights(shape):
     assert use_shared_prefix(made(**shape))
 
 
-@pytest.mark.skipif(not PACKS, reason="no bfloat16 products on this processor")
+@needs_packs
 @settings(deadline=None, max_examples=6)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([2, 6]), st.sampled_from([0.15, 0.3]))
 def test_packed_layers_pass_whatever_the_weights(seed, layers, weights):
     assert use_shared_prefix(made(seed=seed, layers=layers, weights=weights), linears.pack)
+
+
+def with_biased_keys(bias=300.0):
+    """As Qwen2.5's are: large, and next to the same in all keys, where positions hardly turn them."""
+    model = made("Qwen2")
+    with torch.no_grad():
+        model.model.rotary_emb.inv_freq[7] = 0
+        for layer in model.model.layers:
+            layer.self_attn.k_proj.weight.view(2, 16, -1)[:, [7, 15]] = 0
+            layer.self_attn.k_proj.bias.view(2, 16)[:, [7, 15]] = bias
+    return model
+
+
+@pytest.mark.parametrize("prepare", [None, pytest.param(linears.pack, marks=needs_packs), make_adaptable])
+def test_a_bias_that_all_keys_share_takes_no_bits_of_what_tells_them_apart(prepare):
+    assert use_shared_prefix(with_biased_keys(), prepare)
 
 
 def test_trying_leaves_every_weight_as_it_was():
@@ -120,7 +139,7 @@ def test_the_check_sees_a_wrong_layout(fault, shape):
         assert not use_shared_prefix(made(**shape))
 
 
-@pytest.mark.skipif(not PACKS, reason="no bfloat16 products on this processor")
+@needs_packs
 def test_the_check_sees_weights_that_were_packed_wrongly():
     def wrongly(model):
         linears.pack(model)
