@@ -148,7 +148,8 @@ class TrainablePolicy:
         if self._torch.gradient_checkpointing:
             gradient_checkpointing.check_support(self.model, folder)
         if not self._shares_base:
-            use_shared_prefix_of(folder, self.model)
+            with self.precision():
+                use_shared_prefix_of(folder, self.model)
         if self._torch.compile:
             compiled.compile_layers(self.model, folder, self.precision)
         self.adapter: Adapter | None = None

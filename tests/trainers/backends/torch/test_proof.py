@@ -71,6 +71,13 @@ def test_a_bias_that_all_keys_share_takes_no_bits_of_what_tells_them_apart(prepa
     assert use_shared_prefix(with_biased_keys(), prepare)
 
 
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_what_is_lost_in_the_trainers_autocast_counts(monkeypatch, is_seen):
+    monkeypatch.setattr(attention, "_without_bias", lambda key, module: key)
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_seen):
+        assert use_shared_prefix(with_biased_keys().float()) != is_seen
+
+
 def test_trying_leaves_every_weight_as_it_was():
     model, same = made(), made()
     assert use_shared_prefix(model)

@@ -33,7 +33,7 @@ _PROVEN: set[tuple[object, ...]] = set()
 def use_shared_prefix_of(folder: Path, model: Any, prepare: Callable[[Any], None] | None = None) -> bool:
     """`use_shared_prefix` for a model as it was loaded from `folder`. What passed is not tried again for the same
     files: most policies of a team begin from one folder, and trying takes seconds for each."""
-    tried = (files_state(folder), model.dtype, model.device, prepare)
+    tried = (files_state(folder), _precision(model), model.device, prepare)
     if tried in _PROVEN:
         model.set_attn_implementation(attention.NAME)
         if prepare is not None:
@@ -53,11 +53,11 @@ def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) 
 
     - Is the layout right? In float32 its logits must be those of one plain pass over each row, but for the order of
       sums, which padded batches change as well.
-    - Is nothing lost in the model's own precision, with what `prepare` makes of it? Its logits must be about as close
+    - Is nothing lost in the model's own precision (or autocast's), with what `prepare` makes of it? Its logits must be about as close
       to those of float32 as the model's plain passes are. Both round, at different places: how far they are from each
       other says nothing.
     """
-    before, precision = model.config._attn_implementation, model.dtype
+    before, precision = model.config._attn_implementation, _precision(model)
     try:
         own = None if precision == torch.float32 else _plain_logits(model)
         with _in_float32(model):
@@ -84,6 +84,13 @@ def _warn_once(line: str) -> None:
     log.warning(line)
 
 
+def _precision(model: Any) -> torch.dtype:
+    """In which the model multiplies here."""
+    device: str = model.device.type
+    narrower = torch.is_autocast_enabled(device) and model.dtype == torch.float32
+    return torch.get_autocast_dtype(device) if narrower else model.dtype
+
+
 def _error(exact: Tensor, found: Tensor) -> float:
     return float((found - exact).abs().mean())
 
@@ -96,7 +103,7 @@ def _difference(exact: Tensor, found: Tensor, allowed: float, dtype: torch.dtype
 
 
 @contextmanager
-def _in_float32(model: nn.Module) -> Iterator[None]:
+def _in_float32(model: Any) -> Iterator[None]:
     """Inside, the model computes in float32: each of its modules while it is at work, so that no second copy of all
     weights has to fit into memory."""
     weights = {module: _own_weights(module) for module in model.modules()}
@@ -115,7 +122,8 @@ def _in_float32(model: nn.Module) -> Iterator[None]:
     hooks = [module.register_forward_pre_hook(widen) for module in weights]
     hooks += [module.register_forward_hook(restore, always_call=True) for module in weights]
     try:
-        yield
+        with torch.autocast(model.device.type, enabled=False):
+            yield
     finally:
         for hook in hooks:
             hook.remove()
