@@ -53,9 +53,9 @@ def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) 
 
     - Is the layout right? In float32 its logits must be those of one plain pass over each row, but for the order of
       sums, which padded batches change as well.
-    - Is nothing lost in the model's own precision (or autocast's), with what `prepare` makes of it? Its logits must be about as close
-      to those of float32 as the model's plain passes are. Both round, at different places: how far they are from each
-      other says nothing.
+    - Is nothing lost in the model's own precision, or autocast's inside of it, with what `prepare` makes of it? Its
+      logits must be about as close to those of float32 as the model's plain passes are. Both round, at different
+      places: how far they are from each other says nothing.
     """
     before, precision = model.config._attn_implementation, _precision(model)
     try:
