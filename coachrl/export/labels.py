@@ -96,7 +96,7 @@ def _labels_of(run: Run, place: Path, digests: Mapping[str, str]) -> tuple[list[
             label = label_from_record(record)
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from error
-        if label.action_id not in digests:
+        if label.action_id not in digests and not label.action_digest:
             raise ConfigError(f"{where}: {brief(label.action_id)} is no action of a training step of {run.folder.name}")
         if not _is_held(label, digests):
             gone += 1
