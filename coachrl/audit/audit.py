@@ -97,9 +97,8 @@ def _as_note(verdict: AuditVerdict, why: str) -> AuditVerdict:
 def _reference_sets(data: AuditData, resamples: int) -> list[ReferenceSetDrift]:
     found = []
     for run, folder in data.runs.items():
-        rows = data.actions[data.actions["run"] == run]
-        tasks = dict(zip(rows["action"].astype(str), rows["task"].astype(str), strict=True))
-        if (drifted := reference_set_drift(run, folder, tasks, resamples)) is not None:
+        actions = data.actions[data.actions["run"] == run]
+        if (drifted := reference_set_drift(run, folder, actions, resamples)) is not None:
             found.append(drifted)
     return found
 

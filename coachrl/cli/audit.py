@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coachrl.cli.console import err, out, print_text
-from coachrl.cli.options import CoachOptions, takes_groups
+from coachrl.cli.options import CoachOptions, path_argument, path_option, takes_groups
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _NOBODY_IS_ASKED = (
 
 _MADE_UP = "--self-test makes its own scores: name no runs with it, and no option but --repeats and --seed"
 
-Runs = Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders, e.g. runs/latest")]
+Runs = Annotated[list[Path] | None, path_argument(metavar="RUN…", help="Run folders, e.g. runs/latest")]
 From = Annotated[
     str | None, typer.Option("--from", help="The paths are files of another trainer: trl, verifiers, art or jsonl")
 ]
@@ -38,8 +38,8 @@ Columns = Annotated[
 Scale = Annotated[
     str | None, typer.Option("--scale", help="With --from: the scores that count as 0 and as 10 of 10; default: 0:1")
 ]
-Html = Annotated[Path | None, typer.Option("--html", help="The page; default: audit.html in the first run's folder")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="All figures as JSON; '-' prints them and nothing else")]
+Html = Annotated[Path | None, path_option("--html", help="The page; default: audit.html in the first run's folder")]
+JsonFile = Annotated[Path | None, path_option("--json", help="All figures as JSON; '-' prints them and nothing else")]
 FailOn = Annotated[
     list[str] | None,
     typer.Option("--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: category=0.5, any"),
@@ -71,7 +71,7 @@ Replay = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Make the calls of --probe and --fault-localization without asking")]
 Calibrate = Annotated[
     Path | None,
-    typer.Option("--calibrate", help="Write a file for coach.calibration: the coach's scores on people's scale"),
+    path_option("--calibrate", help="Write a file for coach.calibration: the coach's scores on people's scale"),
 ]
 SelfTest = Annotated[
     bool, typer.Option("--self-test", help="Plant known biases in made-up scores; print how many are found")

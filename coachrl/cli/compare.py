@@ -6,11 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.table import Table
 
 from coachrl.cli.console import out, print_json, print_table
-from coachrl.cli.options import Json
+from coachrl.cli.options import Json, path_argument, path_option
 from coachrl.text import counted
 
 if TYPE_CHECKING:
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
     from coachrl.report.compare import RunComparison
     from coachrl.runs.folder import Run
 
-RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Run folders; the first is the baseline")]
+RunFolders = Annotated[list[Path], path_argument(metavar="RUN RUN…", help="Run folders; the first is the baseline")]
 
 
 def compare_runs(
     run_folders: RunFolders,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Also write a page with the runs' episodes of each task side by side")
+        Path | None, path_option("--html", help="Also write a page with the runs' episodes of each task side by side")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 from coachrl.cli.console import err, print_json, print_metrics
-from coachrl.cli.options import Json, TeamOptions, takes_groups
+from coachrl.cli.options import Json, TeamOptions, path_option, takes_groups
 from coachrl.errors import ConfigError
 
 
 @takes_groups
 def evaluate(
     options: TeamOptions,
-    run_folder: Annotated[Path | None, typer.Option("--run", help="Evaluate this run's last checkpoint")] = None,
+    run_folder: Annotated[Path | None, path_option("--run", help="Evaluate this run's last checkpoint")] = None,
     episodes_file: Annotated[
-        Path | None, typer.Option("--episodes", help="Write the episodes to this JSONL file")
+        Path | None, path_option("--episodes", help="Write the episodes to this JSONL file")
     ] = None,
     swap_policies: Annotated[
         str | None, typer.Option("--swap-policies", help="a,b: let the roles of two policies play with each other's")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coachrl.cli.console import out, print_json
-from coachrl.cli.options import Json, RunFolder
+from coachrl.cli.options import Json, RunFolder, path_option
 from coachrl.errors import ConfigError
 from coachrl.text import counted
 
@@ -16,7 +16,7 @@ from coachrl.text import counted
 def export(
     run_folder: RunFolder,
     form: Annotated[str, typer.Option("--format", help="sft, dpo, reward-model or hub")],
-    out_file: Annotated[Path, typer.Option("--out", help="JSONL file to write, hub: a folder; it must not exist")],
+    out_file: Annotated[Path, path_option("--out", help="JSONL file to write, hub: a folder; it must not exist")],
     min_score: Annotated[
         float | None, typer.Option("--min-score", help="Of replies to learn from: sft (default 8), chosen ones of dpo")
     ] = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coachrl.cli.console import out
-from coachrl.cli.options import RunFolder
+from coachrl.cli.options import RunFolder, path_argument, path_option
 from coachrl.text import counted
 
 label_app = typer.Typer(help="Export or import the scores that people gave a run's actions.")
@@ -17,7 +17,7 @@ label_app = typer.Typer(help="Export or import the scores that people gave a run
 @label_app.command("export")
 def export(
     run_folder: RunFolder,
-    out_file: Annotated[Path, typer.Option("--out", help="File to write: CSV where it ends in .csv, else JSONL")],
+    out_file: Annotated[Path, path_option("--out", help="File to write: CSV where it ends in .csv, else JSONL")],
 ) -> None:
     """Write what people said of the run's actions: of each person and action the last score."""
     from coachrl.export.labels import export_labels
@@ -29,7 +29,7 @@ def export(
 @label_app.command("import")
 def import_file(
     run_folder: RunFolder,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or JSONL: action_id, rater, score, remark, time")],
+    file: Annotated[Path, path_argument(metavar="FILE", help="CSV or JSONL: action_id, rater, score, remark, time")],
 ) -> None:
     """Add people's scores from a file: every line, or none where one is wrong. A later score of a person stays."""
     from coachrl.export.labels import import_labels

@@ -20,9 +20,19 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from coachrl.cli import completion
+from coachrl.files import at_home
 
 if TYPE_CHECKING:
     from coachrl.config import RunConfig
+
+
+def path(given: str | Path) -> Path:
+    """Of every path that a command takes: few shells make the one in `--out=~/x` whole. Help shows this name."""
+    return at_home(given)
+
+
+path_option = functools.partial(typer.Option, parser=path)
+path_argument = functools.partial(typer.Argument, parser=path)
 
 ConfigOption = Annotated[
     str | None,
@@ -35,10 +45,10 @@ ConfigOption = Annotated[
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as key.sub=value, e.g. train.steps=4")]
 Coach = Annotated[str | None, typer.Option("--coach", help="rules, gemini-2.5-pro, anthropic/…, …, or my_mod:MyCoach")]
-CoachPrompt = Annotated[Path | None, typer.Option("--coach-prompt", help="Coach prompt, a Markdown file")]
+CoachPrompt = Annotated[Path | None, path_option("--coach-prompt", help="Coach prompt, a Markdown file")]
 CoachBase = Annotated[str | None, typer.Option("--coach-api-base", help="Base URL of an OpenAI-compatible server")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, e.g. runs/latest")]
+RunFolder = Annotated[Path, path_argument(metavar="RUN", help="Run folder, e.g. runs/latest")]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from coachrl.cli.console import out, print_metrics
+from coachrl.cli.options import path_option
 from coachrl.errors import ConfigError, lacking
 
 
@@ -15,13 +16,13 @@ from coachrl.errors import ConfigError, lacking
 def sft(
     data: Annotated[
         Path,
-        typer.Option(
+        path_option(
             "--data",
             help='JSONL; each line {"messages": [{"role": …, "content": …}, …]}, of which all replies are learned, or '
             '{"prompt": […], "completion": […]}, of which the completion is',
         ),
     ],
-    out_folder: Annotated[Path, typer.Option("--out", help="Folder of the trained model, in Hugging Face form")],
+    out_folder: Annotated[Path, path_option("--out", help="Folder of the trained model, in Hugging Face form")],
     model: Annotated[
         str | None, typer.Option("--model", help="Model to start from", show_default="smollm2-135m")
     ] = None,

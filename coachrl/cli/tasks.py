@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from coachrl.cli.console import out, print_json, print_table
-from coachrl.cli.options import ConfigOptions, Json, takes_groups
+from coachrl.cli.options import ConfigOptions, Json, path_argument, path_option, takes_groups
 
 tasks_app = typer.Typer(help="List task sets, and make tasks of tables.")
 
@@ -51,15 +51,15 @@ def list_tasks(options: ConfigOptions, as_json: Json = False) -> None:
 
 @tasks_app.command("make")
 def make(
-    folder: Annotated[Path, typer.Argument(help="Folder with train.csv, and test.csv where there is one")],
+    folder: Annotated[Path, path_argument(help="Folder with train.csv, and test.csv where there is one")],
     target: Annotated[str, typer.Option("--target", help="The column to predict")],
-    root: Annotated[Path, typer.Option("--out", help="Folder of tasks that this one is added to")] = Path("data"),
+    root: Annotated[Path, path_option("--out", help="Folder of tasks that this one is added to")] = Path("data"),
     heldout: Annotated[bool, typer.Option("--heldout", help="Hold the task out, rather than train on it.")] = False,
     category: Annotated[str | None, typer.Option("--category", help="classification or regression")] = None,
     metric: Annotated[str | None, typer.Option("--metric", help="Default: accuracy, or rmse")] = None,
     id_column: Annotated[str | None, typer.Option("--id", help="The column that names each row")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the task; default: the folder's")] = None,
-    about: Annotated[Path | None, typer.Option("--about", help="Text file that says what the table is")] = None,
+    about: Annotated[Path | None, path_option("--about", help="Text file that says what the table is")] = None,
     test_share: Annotated[
         float, typer.Option("--test-share", min=0.01, max=0.99, help="Share of train.csv that becomes the test table")
     ] = 0.25,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coachrl.cli.console import err, out, waiting
-from coachrl.cli.options import RunOptions, takes_groups
+from coachrl.cli.options import RunOptions, path_option, takes_groups
 from coachrl.errors import ClusterLost, ConfigError, KeyMissing
 from coachrl.text import counted
 
@@ -26,11 +26,11 @@ def train(
     steps: Annotated[int | None, typer.Option("--steps", help="Training steps")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Fixes every random choice")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the run's folder")] = None,
-    out_folder: Annotated[Path | None, typer.Option("--out", help="Folder that holds the runs")] = None,
+    out_folder: Annotated[Path | None, path_option("--out", help="Folder that holds the runs")] = None,
     track: Annotated[
         list[str] | None, typer.Option("--track", help="tensorboard, wandb, mlflow, trackio, or my_mod:MyTracker")
     ] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Continue this run from its last checkpoint")] = None,
+    resume: Annotated[Path | None, path_option("--resume", help="Continue this run from its last checkpoint")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and stop.")] = False,
     restarted: Annotated[int, typer.Option("--restarted", hidden=True)] = 0,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, Preempted
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -23,7 +23,8 @@ _MOST_EXITS = 1000
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
     """As `asyncio.run`, but for what users' own code does: to end the program, the loop or the run's tasks is an error
-    of one line, and tasks that it leaves behind are waited for no longer than some seconds. Raises ConfigError."""
+    of one line, and tasks that it leaves behind are waited for no longer than some seconds. Raises ConfigError, and
+    Preempted after a SIGTERM that Ray heard, whose handler is there while nothing trains."""
     begun: set[asyncio.Task[Any]] = set()
 
     async def main() -> T:
@@ -36,6 +37,8 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
         except SystemExit as error:
             if _is_of_console(error):  # who read what it prints has left
                 raise
+            if error.code == signal.SIGTERM:
+                raise Preempted("the process was asked to end") from error
             raise ConfigError(
                 f"code that the run calls, or a handler of a signal, has ended the program: exit({error})"
             ) from error

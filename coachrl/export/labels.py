@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,11 +57,11 @@ def export_labels(run: Run, place: Path) -> int:
 def import_labels(run: Run, place: Path) -> Imported:
     """Add the labels of a file, all of them or, where a line is wrong, none. Raises ConfigError that names the line."""
     digests = {action.id: action.digest for scored in training_episodes(run) for action in scored.episode.all_actions}
-    found = _labels_of(run, place, digests)
+    found, gone = _labels_of(run, place, digests)
     with adding_labels(run) as add:
-        held = {label.key: label for label in _still_held(read_labels(run), digests)}
+        held = {label.key: label for label in read_labels(run) if _is_held(label, digests)}
         new, known, older = list[Label](), 0, 0
-        for label in _still_held(found, digests):
+        for label in found:
             before = held.get(label.key)
             if before is not None and (before.score, before.remark) == (label.score, label.remark):
                 known += 1
@@ -73,12 +73,11 @@ def import_labels(run: Run, place: Path) -> Imported:
         if new:
             add(new)
     changed = sum(label.key in held for label in new)
-    gone = len(found) - len(new) - known - older
     return Imported(len(new) - changed, changed, known, older, gone)
 
 
-def _still_held(labels: Iterable[Label], digests: Mapping[str, str]) -> list[Label]:
-    return [label for label in labels if label.action_digest in ("", digests.get(label.action_id))]
+def _is_held(label: Label, digests: Mapping[str, str]) -> bool:
+    return label.action_digest in ("", digests.get(label.action_id))
 
 
 def _moment(label: Label) -> datetime:
@@ -86,24 +85,29 @@ def _moment(label: Label) -> datetime:
     return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
-def _labels_of(run: Run, place: Path, actions: Container[str]) -> list[Label]:
-    """What a file says of the run's actions. Raises ConfigError."""
+def _labels_of(run: Run, place: Path, digests: Mapping[str, str]) -> tuple[list[Label], int]:
+    """What a file says of the run's actions, and how many labels it has of replies that are gone. Raises
+    ConfigError."""
     found: dict[tuple[str, str], tuple[int, Label]] = {}
+    gone = 0
     for number, record in _records(place):
         where = f"{place}, line {number}"
         try:
             label = label_from_record(record)
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from error
-        if label.action_id not in actions:
+        if label.action_id not in digests and not label.action_digest:
             raise ConfigError(f"{where}: {brief(label.action_id)} is no action of a training step of {run.folder.name}")
+        if not _is_held(label, digests):
+            gone += 1
+            continue
         if label.key in found:
             first, _ = found[label.key]
             raise ConfigError(f"{where}: {label.rater} scored {label.action_id} in line {first} already: keep one line")
         found[label.key] = number, label
-    if not found:
+    if not found and not gone:
         raise ConfigError(f"{place} holds no label")
-    return [label for _, label in found.values()]
+    return [label for _, label in found.values()], gone
 
 
 def _csv(labels: list[Label]) -> str:

@@ -119,7 +119,8 @@ class MLflow:
 
 def mlflow_name(name: str) -> str:
     """The name of a metric as MLflow takes it: letters, digits and some signs, as a path that leads to itself. It
-    refuses a whole step for one name, as of a kind of task that is called "Counting & Probability"."""
+    refuses a whole step for one name, as of a kind of task that is called "Counting & Probability". Of names that
+    differ in other signs alone it shows one; metrics.jsonl has all."""
     parts = re.sub(r"[^\w./ -]", "_", name).split("/")
     return "/".join(part for part in parts if part.strip("."))[:_LONGEST_MLFLOW_NAME].rstrip("/.")
 

@@ -241,8 +241,8 @@ class Trainer:
         while further:
             scores |= await self._settle(fresh)
             samples = training_samples(episodes, self.pipeline.roles, self.config.train)
-            compared = self._tasks_compared(episodes, self._rewards(episodes, scores), samples)
-            missing = self.config.train.tasks_per_step - compared
+            usable = self._tasks_compared(episodes, self._rewards(episodes, scores), samples)
+            missing = self.config.train.tasks_per_step - usable
             if missing <= 0:
                 break
             specs = [spec for of_task in further[:missing] for spec in of_task]

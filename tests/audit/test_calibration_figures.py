@@ -200,7 +200,8 @@ def test_an_episode_counts_once_and_a_broken_one_not_at_all():
 
 
 def test_a_frozen_sets_shift_is_over_the_actions_that_a_step_and_the_first_one_scored(tmp_path):
-    """Action c was scored once, d failed at first, and e is not of this run. At step 9 only c has a score again."""
+    """Action c was scored once, d failed at first, e is not of this run, and f's reply is another one now. At step 9
+    only c has a score again."""
     (tmp_path / "coach").mkdir()
     given = {
         1: {"a": 5.0, "b": 3.0, "c": 1.0, "d": None, "e": 9.0},
@@ -208,14 +209,19 @@ def test_a_frozen_sets_shift_is_over_the_actions_that_a_step_and_the_first_one_s
         9: {"c": 4.0},
     }
     lines = [{"step": s, "action_id": a, "process_0_10": x} for s, by in given.items() for a, x in by.items()]
+    lines[0]["action_digest"] = "da"  # older files have none
+    lines += [{"step": s, "action_id": "f", "process_0_10": s, "action_digest": "old"} for s in (1, 4, 9)]
     append_jsonl(tmp_path / "coach" / "reference_set.jsonl", lines)
-    found = reference_set_drift("r", tmp_path, {"a": "t", "b": "u", "c": "u", "d": "v"}, 20)
+    tasks = {"a": "t", "b": "u", "c": "u", "d": "v", "f": "v"}
+    rows = [(action, task, f"d{action}") for action, task in tasks.items()]
+    actions = pd.DataFrame(rows, columns=["action", "task", "action_digest"])
+    found = reference_set_drift("r", tmp_path, actions, 20)
     assert [(step, one.value, one.n, one.tasks) for step, one in found.shifts.points] == [
         (1, 0, 3, 2),
         (4, 2, 2, 2),
         (9, 3, 1, 1),
     ]
-    assert reference_set_drift("r", tmp_path / "elsewhere", {}, 20) is None
+    assert reference_set_drift("r", tmp_path / "elsewhere", actions, 20) is None
 
 
 def rated(**scores: list[float]) -> pd.DataFrame:

@@ -245,6 +245,8 @@ async def test_what_was_replayed_before_is_counted_by_what_became_of_it(tmp_path
     append_jsonl(path, [{"made_with": made_with, **record} for record in records])
     append_jsonl(path, [{"made_with": {**made_with, "checkpoint": "step-000000"}, **records[0], "tokens": 99}])
     actions = [make_action("a", "?", episode="e", index=index) for index in range(4)]
+    other = {**records[0], "tokens": 99, "action_digest": "d0"}  # of before the run went on, and another reply came
+    append_jsonl(path, [{"made_with": made_with, **other}, {"made_with": made_with, **other, "action": "gone"}])
     episode = Episode("e", "t", "k", "mathchat", tuple(actions), Outcome(True))
     spec = EpisodeSpec("e", Task("t", "k", "?"), 0)
     chosen = [(Decision(spec, episode, action), CoachScore(action.id, "scored", 5.0)) for action in actions]

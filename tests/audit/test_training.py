@@ -68,6 +68,8 @@ def test_a_reference_set_is_frozen_and_scored_again(tmp_path):
     lines = [json.loads(line) for line in (run.folder / "coach" / "reference_set.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1] * 10 + [3] * 10
     assert {line["action_id"] for line in lines[:10]} == {line["action_id"] for line in lines[10:]}
+    digests = {action.id: action.digest for one in run.read_episodes("step-000001")[0] for action in one.actions}
+    assert all(line["action_digest"] == digests[line["action_id"]] for line in lines)
 
 
 def test_a_coach_that_sees_the_run_scores_the_set_by_what_it_has_seen(tmp_path):

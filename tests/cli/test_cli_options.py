@@ -1,11 +1,13 @@
 """What the flags of several verbs come to in the configuration."""
 
+import inspect
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from coachrl.cli.main import GROUPS, VERBS, app
 from coachrl.cli.options import CoachOptions, RunOptions, TeamOptions, takes_groups
 from coachrl.config import find_config, load_config
 
@@ -54,9 +56,9 @@ def test_a_group_becomes_the_options_of_its_fields():
     def verb(team: TeamOptions, extra: int = 1) -> None:
         got.append((team, extra))
 
-    app = typer.Typer()
-    app.command()(verb)
-    done = CliRunner().invoke(app, ["a=1", "b=2", "--pipeline", "p", "--extra", "3"])
+    one = typer.Typer()
+    one.command()(verb)
+    done = CliRunner().invoke(one, ["a=1", "b=2", "--pipeline", "p", "--extra", "3"])
     assert done.exit_code == 0, done.output
     assert got == [(TeamOptions(overrides=["a=1", "b=2"], pipeline="p"), 3)]
 
@@ -81,3 +83,21 @@ def test_a_calibration_goes_with_the_coach_and_the_prompt_that_it_was_made_for()
     assert kept == {"coach.api_base": "http://127.0.0.1:2/v1"}
     for changed in (CoachOptions(coach="openai/x"), CoachOptions(coach_prompt=Path("a.md"))):
         assert changed.of_a_saved_run()["coach.calibration"] is None
+
+
+def test_a_path_of_any_command_may_begin_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "train.csv").write_text("id,x,y\n" + "".join(f"{n},{n % 7},{n % 2}\n" for n in range(40)))
+    words = ["tasks", "make", "~/table", "--target", "y", "--out=~/tasks"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "tasks" / "train.jsonl").exists()
+    verbs = [*VERBS.values(), *(one.callback for group in GROUPS.values() for one in group.registered_commands)]
+    hints = [
+        parameter.annotation
+        for verb in verbs
+        for parameter in inspect.signature(verb, eval_str=True).parameters.values()
+    ]
+    paths = [hint.__metadata__[0] for hint in hints if "Path" in str(hint)]
+    assert len(paths) > 20 and all(taken.parser("~/x") == tmp_path / "x" for taken in paths)

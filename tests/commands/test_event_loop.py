@@ -12,7 +12,7 @@ from rich.console import Console
 
 from coachrl.commands import event_loop
 from coachrl.commands.event_loop import run_in_loop
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, Preempted
 
 LONG_S = 60.0
 
@@ -63,6 +63,20 @@ def test_what_ends_the_loop_is_one_line_and_the_work_ends_in_its_own_time(does, 
     with pytest.raises(ConfigError, match=said):
         run_in_loop(work())
     assert ended == [True]
+
+
+def test_a_sigterm_that_ray_hears_while_it_starts_is_no_fault_of_the_user_s_code():
+    async def work():
+        before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as `ray.init` does
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(LONG_S)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    with pytest.raises(Preempted, match="asked to end") as ended:
+        run_in_loop(work())
+    assert ended.value.exit_code == 143
 
 
 def test_a_console_that_nobody_reads_ends_the_program(monkeypatch, tmp_path):

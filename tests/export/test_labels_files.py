@@ -47,8 +47,9 @@ def test_scores_of_replies_that_are_gone_are_left_out_and_hide_none_of_those_tha
     add_labels(run, [label_from_record(gone)])
     fresh = {"action_id": ids[0], "rater": "Ann", "score": 7.5, "time": "2026-01-01T00:00:00"}
     other = {"action_id": ids[1], "rater": "Ann", "score": 3, "action_digest": "d000"}
-    done = import_labels(run, jsonl(tmp_path / "in.jsonl", fresh, other))
-    assert (done.added + done.changed, done.known, done.older, done.gone) == (1, 0, 0, 1)
+    further = {**other, "action_id": "step-000001.gone/0"}  # the run that went on has no action of that number
+    done = import_labels(run, jsonl(tmp_path / "in.jsonl", gone, fresh, gone, other, further))
+    assert (done.added + done.changed, done.known, done.older, done.gone) == (1, 0, 0, 4)
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "LABELS.CSV", "labels.jsonl"])

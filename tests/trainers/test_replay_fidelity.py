@@ -42,6 +42,8 @@ def test_an_audit_measures_goes_on_where_it_stopped_and_says_what_is_gone(run: R
     assert found["not_reproduced"] == found["unmeasured"] == 0 and found["tokens"] > 0
     kept = run.folder / "coach" / "replayed.jsonl"
     records = list(read_jsonl(kept))
+    digests = {action.id: action.digest for one in run.read_episodes("step-000001")[0] for action in one.actions}
+    assert [record["action_digest"] for record in records] == [digests[record["action"]] for record in records]
     assert len(records) == 5 and sum(record["tokens"] for record in records) == found["tokens"]
 
     lines = kept.read_text().splitlines(keepends=True)

@@ -42,7 +42,7 @@ FEWEST = 8  # actions: a correlation of fewer says nothing
 @dataclass(frozen=True)
 class ReplayedAction:
     """One scored action and what it was worth. score: the coach's. worth: None where it could not be measured; problem
-    says why."""
+    says why. action_digest: `Action.digest` of what was measured."""
 
     action: str
     task: str
@@ -54,6 +54,7 @@ class ReplayedAction:
     worth: float | None
     tokens: int
     problem: str = ""
+    action_digest: str = ""
 
 
 _REPLAYED = TypeAdapter(ReplayedAction)
@@ -134,7 +135,9 @@ async def replay_fidelity(
     path = run.folder / "coach" / "replayed.jsonl"
     made_with = {"checkpoint": checkpoint, **asdict(settings)}
     problems: list[str] = []
-    done = {one.action: one for one in _on_file(path, made_with, problems)}
+    here = {decision.action.id: decision.action for decision, _ in chosen}
+    on_file = _on_file(path, made_with, problems)
+    done = {one.action: one for one in on_file if one.action in here and here[one.action].is_of(one.action_digest)}
     missing = [pair for pair in chosen if pair[0].action.id not in done]
     if missing:
         path.parent.mkdir(exist_ok=True)
@@ -207,6 +210,7 @@ def _replayed(decision: Decision, score: CoachScore, measured: Measured) -> Repl
         measured.advantage,
         measured.tokens,
         measured.problem,
+        action.digest,
     )
 
 

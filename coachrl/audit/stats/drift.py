@@ -89,17 +89,27 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
     )
 
 
-def reference_set_drift(run: str, folder: Path, tasks: Mapping[str, str], resamples: int) -> ReferenceSetDrift | None:
-    """None where the run has no reference set. tasks: action id -> task id."""
+def reference_set_drift(run: str, folder: Path, actions: pd.DataFrame, resamples: int) -> ReferenceSetDrift | None:
+    """None where the run has no reference set. actions: of the run, with the columns action, task, action_digest."""
     path = folder / REFERENCE_SET
     if not path.is_file():
         return None
     try:
-        records = [(int(r["step"]), str(r["action_id"]), r["process_0_10"]) for r in read_jsonl(path)]
+        records = [
+            (int(r["step"]), str(r["action_id"]), r["process_0_10"], r.get("action_digest", ""))
+            for r in read_jsonl(path)
+        ]
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         return ReferenceSetDrift(run, None, [f"run {run}: {path.name}: {error}"])
-    frame = pd.DataFrame(records, columns=["step", "action", "score"]).dropna()
-    frame = frame[frame["action"].isin(list(tasks))]
+    ids = actions["action"].astype(str)
+    tasks = dict(zip(ids, actions["task"].astype(str), strict=True))
+    digests = dict(zip(ids, actions["action_digest"], strict=True))
+    held = [
+        (step, action, score)
+        for step, action, score, digest in records
+        if action in tasks and digest in ("", digests[action])
+    ]
+    frame = pd.DataFrame(held, columns=["step", "action", "score"]).dropna()
     wide = frame.pivot_table(index="action", columns="step", values="score")
     # A call that failed at one step takes its action out of that step alone: else a long run would be left with none.
     changes = wide.sub(wide.iloc[:, 0], axis=0) if len(wide) else wide

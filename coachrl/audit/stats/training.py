@@ -69,7 +69,9 @@ class TrainingAudit:
             pool = make_pool()
             tell_of_last_steps(pool, self._run, step)
             scores = await _ask_again(pool, requests, step)
-        lines = [*kept, *({"step": step, **asdict(score)} for score in scores.values())]
+        digests = {request.action.id: request.action.digest for request in requests}
+        now = [replace(score, action_digest=digests[key]) for key, score in scores.items()]
+        lines = [*kept, *({"step": step, **asdict(score)} for score in now)]
         path.parent.mkdir(exist_ok=True)
         write_aside(path, "".join(json.dumps(line) + "\n" for line in lines))
         return reference_set_metrics(first, scores)

@@ -31,6 +31,16 @@ KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
 
 _SENT_VARIABLES = {**KEY_VARIABLES, "hosted_vllm": ("HOSTED_VLLM_API_KEY",)}  # of whoever is sent a key, needed or not
 
+_OTHER_ADDRESSES = {
+    "bedrock": ("AWS_BEDROCK_RUNTIME_ENDPOINT",),
+    "datarobot": ("DATAROBOT_ENDPOINT",),
+    "gradient_ai": ("GRADIENT_AI_AGENT_ENDPOINT",),
+    "huggingface": ("HF_API_BASE",),
+    "meta_llama": ("LLAMA_API_BASE",),
+    "mistral": ("MISTRAL_AZURE_API_BASE",),
+    "watsonx": ("WATSONX_URL", "WML_URL", "WX_URL"),
+}  # variables of addresses that are not named as most are
+
 VERTEX_VARIABLES = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
 GEMINI_ACCESS = (
     "set GEMINI_API_KEY, or for Vertex AI GOOGLE_GENAI_USE_VERTEXAI=true, GOOGLE_CLOUD_PROJECT and Google credentials "
@@ -44,10 +54,10 @@ def key_of(provider: str) -> str | None:
 
 
 def address_in_environment(provider: str) -> str | None:
-    """Where the environment sends what is asked of a provider: all addresses in variables that are named after it, as
-    most are (`OLLAMA_API_BASE` for ollama_chat), since each provider has its own order. None where there is none."""
+    """Where the environment sends what is asked of a provider: all addresses in variables of its own, most of which are
+    named after it (`OLLAMA_API_BASE` for ollama_chat), since each has its own order. None where there is none."""
     asked = provider.replace("_", "").upper()
-    found = []
+    found = [address for name in _OTHER_ADDRESSES.get(provider, ()) if (address := os.environ.get(name))]
     for name, address in sorted(os.environ.items()):
         whose = name.removesuffix("_API_BASE").removesuffix("_BASE_URL")
         if address and whose and whose != name and asked.startswith(whose.replace("_", "")):

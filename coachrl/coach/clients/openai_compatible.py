@@ -31,9 +31,9 @@ from coachrl.parsing import check_few_values
 from coachrl.text import brief
 
 _CONNECT_S = 15.0  # for a connection, within the time of an attempt
-# An idle connection is kept. Servers close theirs after 5 s (uvicorn, on which vLLM runs); what is sent into one that
-# is closing may have been read, so that it would count as the most that it may cost.
-_KEPT_S = 2.0
+# An idle connection is kept. Servers close theirs after 5 s (uvicorn, on which vLLM runs) or 2 s (gunicorn); what is
+# sent into one that is closing may have been read, so that it would count as the most that it may cost.
+_KEPT_S = 0.5
 _MOST_BYTES = 16 * 2**20  # of an answer, unpacked: many times the longest reply
 _MOST_ERROR_BYTES = 2**20  # of an error that is read for what it says
 _MOST_VALUES = 100_000  # of the JSON in an answer, which has some thirty: the event loop waits while they are made

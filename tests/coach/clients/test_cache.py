@@ -135,6 +135,10 @@ async def test_a_server_that_the_environment_names_is_part_of_the_key(
     """Else one server's reply would stand for another's. Named by an option, it has the same replies."""
     monkeypatch.setenv("DEEPSEEK_API_KEY", SECRET)
     monkeypatch.setenv("FIREWORKS_API_KEY", SECRET)
+    monkeypatch.setenv("HUGGINGFACE_API_KEY", SECRET)
+    monkeypatch.setenv("LLAMA_API_KEY", SECRET)
+    monkeypatch.setenv("MISTRAL_API_KEY", SECRET)
+    monkeypatch.setenv("DATAROBOT_API_TOKEN", SECRET)
     async with ScriptedServer([say("PROCESS_SCORE: 3")]) as first, ScriptedServer([say(EIGHT)]) as second:
 
         async def asked(model: str, variable: str, address: str, option: str | None = None) -> str:
@@ -152,11 +156,15 @@ async def test_a_server_that_the_environment_names_is_part_of_the_key(
             assert await asked("openai/gpt-4o", "OPENAI_BASE_URL", address) == said
             assert await asked("deepseek/deepseek-chat", "DEEPSEEK_API_BASE", address) == said
             assert await asked("fireworks_ai/judge", "FIREWORKS_API_BASE", address) == said
+            assert await asked("huggingface/own/judge", "HF_API_BASE", f"{address}/chat/completions") == said
+            assert await asked("meta_llama/judge", "LLAMA_API_BASE", address) == said
+            assert await asked("mistral/judge", "MISTRAL_AZURE_API_BASE", address) == said
+            assert await asked("datarobot/judge", "DATAROBOT_ENDPOINT", address) == said
         for address, said in gemini:
             assert await asked(GEMINI, "GOOGLE_GEMINI_BASE_URL", address) == said
-        assert [len(one.requests) for one in (first, second)] == [4, 4]
+        assert [len(one.requests) for one in (first, second)] == [8, 8]
         assert await asked("openai/gpt-4o", "OPENAI_BASE_URL", "http://127.0.0.1:1/v1", first.openai_base) != EIGHT
-        assert len(first.requests) == 4
+        assert len(first.requests) == 8
 
 
 async def test_members_that_fall_back_to_one_model_share_no_reply(
