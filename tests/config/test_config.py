@@ -110,6 +110,14 @@ def test_a_wrong_override_says_what_would_be_right(override, words):
     assert "\n" not in str(caught.value)
 
 
+def test_a_run_in_the_place_of_an_override_is_told_where_it_goes(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(ConfigError, match="a run's folder is named by --run, or --resume"):
+        load_config(None, [str(tmp_path)])
+    with pytest.raises(ConfigError, match=r"must read key\.sub=value$"):
+        load_config(None, ["\0" + "x" * 5000])
+
+
 def test_numbers_and_words_that_are_what_they_look_like_are_read():
     config = load_config(None, ["seed=007", "train.steps=1_000", "name='010'"])
     assert (config.seed, config.train.steps, config.name) == (7, 1000, "010")
