@@ -40,7 +40,7 @@ class Prompt:
         """The body with every place filled. Raises ConfigError on a missing or an unknown field."""
         missing, unknown = self.fields - values.keys(), values.keys() - self.fields
         wrong = [f"no value for {', '.join(sorted(missing))}"] if missing else []
-        wrong += [f"unknown field {', '.join(sorted(unknown))}"] if unknown else []
+        wrong += [f"no place for {', '.join(sorted(unknown))}"] if unknown else []
         if wrong:
             its_fields = ", ".join(sorted(self.fields)) or "none"
             raise ConfigError(f"prompt {self.name}: {'; '.join(wrong)} (its fields: {its_fields})")

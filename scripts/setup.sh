@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 extras="${1:-quickstart}"
+case "$extras" in -*) echo "usage: scripts/setup.sh [EXTRA[,EXTRA…]], such as quickstart (the default) or dev" >&2; exit 2 ;; esac
 
 install_bubblewrap() {
   command -v bwrap >/dev/null && return

@@ -59,13 +59,13 @@ def test_what_is_missing_and_what_is_too_much_is_named_with_all_fields():
     prompt = parse_prompt(TEXT, "p")
     for values, said in (
         ({"draft": "y"}, "no value for problem (its fields: draft, problem)"),
-        ({"problem": 1, "draft": 2, "b": 3, "a": 4}, "unknown field a, b (its fields: draft, problem)"),
-        ({"answer": 1, "draft": 2}, "no value for problem; unknown field answer (its fields: draft, problem)"),
+        ({"problem": 1, "draft": 2, "b": 3, "a": 4}, "no place for a, b (its fields: draft, problem)"),
+        ({"answer": 1, "draft": 2}, "no value for problem; no place for answer (its fields: draft, problem)"),
     ):
         with pytest.raises(ConfigError) as caught:
             prompt.render(**values)
         assert str(caught.value) == f"prompt p: {said}"
-    with pytest.raises(ConfigError, match=r"unknown field a \(its fields: none\)"):
+    with pytest.raises(ConfigError, match=r"no place for a \(its fields: none\)"):
         parse_prompt("---\nfields: []\n---\nx", "p").render(a=1)
 
 

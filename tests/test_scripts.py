@@ -44,6 +44,13 @@ def test_a_python_that_fits_is_found(tmp_path):
     assert run("find_python.sh", tmp_path, **fits).stdout == "python3.12\n"
 
 
+def test_the_set_up_takes_no_option_for_an_extra(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    script = shutil.copy(SCRIPTS / "setup.sh", tmp_path / "scripts")
+    asked = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=60)
+    assert asked.returncode == 2 and asked.stderr.startswith("usage: scripts/setup.sh [EXTRA")
+
+
 def test_the_set_up_lets_pip_speak_on_a_terminal_alone(tmp_path):
     (tmp_path / "scripts").mkdir()
     for name in ("setup.sh", "find_python.sh"):

@@ -42,7 +42,9 @@ Html = Annotated[Path | None, path_option("--html", help="The page; default: aud
 JsonFile = Annotated[Path | None, path_option("--json", help="All figures as JSON; '-' prints them and nothing else")]
 FailOn = Annotated[
     list[str] | None,
-    typer.Option("--fail-on", help="Exit with 3 where this topic has a warning, or crosses a limit: category=0.5, any"),
+    typer.Option(
+        "--fail-on", help="Exit with 3 where this topic has a warning, no figure, or crosses a limit: category=0.5, any"
+    ),
 ]
 Resamples = Annotated[
     int | None, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks; default: 1000")
@@ -149,7 +151,7 @@ def audit(
         _calibrate(runs, calibrate)
     if reasons := crossed(found.verdicts, thresholds):
         for reason in reasons:
-            err.print(f"threshold crossed: {reason}")
+            err.print(f"failed on {reason}")
         raise typer.Exit(_THRESHOLD_CROSSED)
 
 

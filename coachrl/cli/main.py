@@ -39,7 +39,7 @@ from coachrl.cli.tasks import tasks_app
 from coachrl.cli.train import train
 from coachrl.cli.uncaught import uncaught_told_without_keys
 from coachrl.cli.view import view
-from coachrl.errors import CoachrlError, GoesOnElsewhere
+from coachrl.errors import CoachrlError, ConfigError, GoesOnElsewhere
 from coachrl.resources import engine_hangs
 from coachrl.text import logged, nearest
 
@@ -66,6 +66,8 @@ class _Verbs(TyperGroup):
             ctx.fail(f"no command {given!r}{meant}")
         name, verb, rest = super().resolve_command(ctx, args)
         own = rest[: rest.index("--")] if "--" in rest else rest
+        if sum(word.partition("=")[0] in ("--config", "-c") for word in own) > 1:  # the last would count alone
+            raise ConfigError("--config is given twice: name one file, and what differs from it as key.sub=value")
         return name, verb, ["--help"] if "--help" in own and not isinstance(verb, TyperGroup) else rest
 
 

@@ -48,7 +48,10 @@ def train(
         return
     given = {**options.flags(), **flags, "config": options.config}
     if any(value is not None for value in given.values()):
-        raise ConfigError("--resume continues a run as it was configured: give no other flags with it")
+        raise ConfigError(
+            "--resume continues a run as it was configured: give no other flags with it. A finished run, "
+            "resumed, says how to train on from its weights"
+        )
     _go_on(resume, options.overrides or [], dry_run, restarted)
 
 

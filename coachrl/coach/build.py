@@ -3,6 +3,7 @@ user's own, several of them, one with the run's statistics, and the one of retro
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +29,8 @@ from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.resources import resource
 from coachrl.sandbox import Sandbox, make_sandbox
+
+log = logging.getLogger(__name__)
 
 
 def make_coach(
@@ -109,6 +112,8 @@ def _make_member(
             preface = load_coach_prompt(resource("prompts", "coach", "strategic.md"), "preface")
             prompt = with_preface(preface, prompt)
         client = make_client()
+        if settings.compare != "siblings" and not client.structured:
+            _warn_of_its_ending(prompt)
         if settings.tools.turns:
             return InvestigatingCoach(client, prompt, settings, open_sandbox(), repeat)
         coach_class = ListwiseCoach if settings.compare == "siblings" else LLMCoach
@@ -120,6 +125,12 @@ def _make_member(
     if settings.suggest:
         raise ConfigError("coach 'rules' suggests no replies; name a model, or set coach.suggest=false")
     return RulesCoach()
+
+
+def _warn_of_its_ending(prompt: Prompt) -> None:
+    """Nothing else would tell a model how to answer that is held to no schema: each reply would be asked for twice."""
+    if "criteria" not in prompt.fields and "process_score" not in prompt.body.lower():
+        log.warning("coach prompt %s: it does not say that a reply ends in a line PROCESS_SCORE: n", prompt.name)
 
 
 def make_retrospective_coach(settings: CoachConfig, client_factory: ChatClientFactory | None = None) -> Coach:

@@ -21,6 +21,33 @@ from coachrl.text import brief, nearest, one_line
 
 _OWN_KEYS = ("policies",)  # sections whose keys are names that the user gives
 
+CALLED_ELSEWHERE = {  # what TRL and OpenRLHF call a setting
+    "lr": "train.learning_rate",
+    "actor_learning_rate": "train.learning_rate",
+    "max_steps": "train.steps",
+    "batch_size": "train.tasks_per_step",
+    "train_batch_size": "train.tasks_per_step",
+    "per_device_train_batch_size": "train.tasks_per_step",
+    "rollout_batch_size": "train.tasks_per_step",
+    "num_generations": "train.group_size",
+    "n_samples_per_prompt": "train.group_size",
+    "num_iterations": "train.ppo_epochs",
+    "epsilon": "train.clip_range",
+    "eps_clip": "train.clip_range",
+    "beta": "algorithm.kl_beta",
+    "init_kl_coef": "algorithm.kl_beta",
+    "temperature": "sampling.temperature",
+    "max_completion_length": "pipeline.max_new_tokens",
+    "generate_max_len": "pipeline.max_new_tokens",
+    "eval_steps": "eval.every",
+    "save_steps": "train.checkpoint_every",
+    "model_name_or_path": "model",
+    "pretrain": "model",
+    "output_dir": "out",
+    "run_name": "name",
+    "report_to": "track",
+}
+
 
 def place_of(item: Any) -> tuple[str, ...]:
     """The keys that lead to what is wrong. A part with a bracket names a type, or a member of a union, and no key."""
@@ -56,6 +83,8 @@ def explain(item: Any) -> str:
 def _explain_unknown(item: Any, dotted: str) -> str:
     key = str(item["loc"][-1])
     parents = place_of(item)[:-1]
+    if key in CALLED_ELSEWHERE:
+        return f"unknown key '{dotted}', did you mean '{CALLED_ELSEWHERE[key]}'?"
     if parents != ("tasks",):
         return f"unknown key '{dotted}'{nearest(key, keys_at(parents)) if parents else nearest_anywhere(key)}"
     source = str(item["loc"][1]).strip("[]")

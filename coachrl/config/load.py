@@ -63,7 +63,9 @@ def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[st
     for override in overrides:
         dotted, separator, text = override.partition("=")
         if not separator or not dotted:
-            raise ConfigError(f"override '{one_line(override)}' must read key.sub=value")
+            is_run = os.path.isfile(os.path.join(override, "config.yaml"))  # noqa: PTH113, PTH118  whatever was typed
+            run = "; a run's folder is named by --run, or --resume" if is_run else ""
+            raise ConfigError(f"override '{one_line(override)}' must read key.sub=value{run}")
         given.append((dotted, parse_yaml(text, f"override '{one_line(override)}', the value")))
     for dotted, value in given:
         _set(tree, dotted, value)

@@ -98,7 +98,8 @@ class ProblemFields(Section):
         None, description="The field with the problem's name. By default it is id, or else the place in the file."
     )
     category: str | None = Field(
-        None, description="The field with the problem's kind. By default it is source, or else the file's name."
+        None,
+        description="The field with the problem's kind. By default it is category, or source, or the file's name.",
     )
     level: str | None = Field(None, description="The field with the problem's level. By default it is level.")
 

@@ -15,6 +15,7 @@ from coachrl.text import one_line
 _OF_ANOTHER_TEAM = ("pipeline.name", "model", "tasks.source")  # then more than training makes a difference
 _CHOICES = ("pipeline.name", "tasks.source", "algorithm.name")  # each brings a section of its own
 _MOST_DIFFERENCES = 12
+_OTHER_SEED = "; each seed holds out tasks of its own, unless tasks.heldout names them"
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,7 @@ def _comparison(
         raise ConfigError(
             f"{baseline} and {name} share no held-out draw: they were evaluated on {_others(ours, theirs)}"
             + (f"; settings: {'; '.join(differing[:_MOST_DIFFERENCES])}" if differing else "")
+            + (_OTHER_SEED if any(setting.startswith("seed:") for setting in differing) else "")
         )
     first, last = _only(first, shared), _only(last, shared)
     steps = first.step, last.step

@@ -189,14 +189,15 @@ class Run:
 
         Raises ConfigError for settings that shape what a run learns."""
         overrides, changeable = list(overrides), resumable_settings()
+        config = self.config(overrides)  # first, which says what is mistyped
         for key in (override.partition("=")[0] for override in overrides):
             if key not in changeable:
                 raise ConfigError(
-                    f"--resume continues a run as it was configured: '{key}' cannot change now, only "
-                    f"{', '.join(changeable)}. To train on with others, or for more steps, begin a new run from its "
-                    "checkpoint: policies.NAME.model=CHECKPOINT/NAME"
+                    f"--resume continues a run as it was configured: '{key}' cannot change now (docs/configuration.md "
+                    "marks with ↻ what can). To train on with others, or for more steps, begin a new run from its "
+                    f"checkpoint: coachrl train --config {quote(str(self.folder / 'config.yaml'))} --name NEW {key}=… "
+                    "policies.NAME.model=CHECKPOINT/NAME"
                 )
-        config = self.config(overrides)
         check_read(config, overrides)
         if overrides and keep:
             write_aside(self.folder / "config.yaml", dump_config(config))

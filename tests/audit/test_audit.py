@@ -357,7 +357,7 @@ def test_command_line(tmp_path):
     page, figures = tmp_path / "a.html", tmp_path / "a.json"
     args = ["audit", str(run.folder), "--html", str(page), "--json", str(figures), "--resamples", "200"]
     crossing = cli.invoke(app, [*args, "--fail-on", "category=1.0"])
-    assert crossing.exit_code == 3 and "threshold crossed: category=1" in crossing.output
+    assert crossing.exit_code == 3 and "failed on category=1" in crossing.output
     assert page.is_file() and json.loads(figures.read_text())["verdicts"]
     quiet = ["audit", str(run.folder), "--json", "-", "--resamples", "200", "--fail-on", "category=5"]
     printed = cli.invoke(app, [*quiet, "--fail-on", "failed"])

@@ -80,6 +80,8 @@ def test_each_category_is_predicted_by_itself_where_there_are_several():
         ("solver", "", pytest.approx(4 / 6), 5),
     ]
     assert found.notes == ["last action, c: the only episode succeeded, so no score can tell them apart"]
+    failures = calibrate(sample(*(row | {"outcome": 0.0} for row in rows)))
+    assert failures.notes == ["last action: all 5 episodes failed, so no score can tell them apart"]
     alone = calibrate(sample(*rows[:2]))
     assert [(p.of, p.category) for p in alone.predictions] == [("last action", ""), ("solver", "")]
 

@@ -101,6 +101,19 @@ async def test_a_coach_that_sees_the_run_has_its_statistics_before_the_prompt_on
     assert shown[1].endswith(shown[0]) and shown[2].index("3 * 4") < shown[2].index("No step")
 
 
+async def test_a_prompt_that_does_not_say_how_to_answer_is_told_of_where_no_schema_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "own.md"
+    for ending, warned in (("Judge it.", True), ("End with PROCESS_SCORE: n", False)):
+        caplog.clear()
+        own.write_text(f"---\nfields: [agent_output]\n---\n{{{{agent_output}}}} {ending}")
+        await asked_of(CoachConfig(name="openai/a", prompt=own))
+        assert ("coach prompt own: it does not say that" in caplog.text) == warned
+    make_coach(CoachConfig(name="openai/a", prompt=Path("criteria")), None, Clients())  # type: ignore[arg-type]
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     ("own", "named"),
     [

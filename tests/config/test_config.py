@@ -15,7 +15,7 @@ from coachrl.config import (
     sources_of,
     with_absolute_paths,
 )
-from coachrl.config.explain import described
+from coachrl.config.explain import CALLED_ELSEWHERE, described
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
 from coachrl.text import brief
@@ -108,6 +108,22 @@ def test_a_wrong_override_says_what_would_be_right(override, words):
         load_config(None, [override])
     assert all(word in str(caught.value) for word in words)
     assert "\n" not in str(caught.value)
+
+
+def test_a_name_of_another_trainer_is_answered_by_the_one_here():
+    for theirs, ours in CALLED_ELSEWHERE.items():
+        assert described(load_config(None), ours)
+        for place in ("", "train."):
+            with pytest.raises(ConfigError, match=rf"unknown key '{place}{theirs}', did you mean '{ours}'\?$"):
+                load_config(None, [f"{place}{theirs}=1"])
+
+
+def test_a_run_in_the_place_of_an_override_is_told_where_it_goes(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(ConfigError, match="a run's folder is named by --run, or --resume"):
+        load_config(None, [str(tmp_path)])
+    with pytest.raises(ConfigError, match=r"must read key\.sub=value$"):
+        load_config(None, ["\0" + "x" * 5000])
 
 
 def test_numbers_and_words_that_are_what_they_look_like_are_read():

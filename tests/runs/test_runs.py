@@ -287,9 +287,12 @@ def test_what_a_resumed_run_may_change_is_written_down_unless_it_is_for_once(tmp
         assert run.reconfigure(["coach.budget_usd=3"], keep).coach.budget_usd == 3
         assert run.config().coach.budget_usd == kept
     assert run.reconfigure([]).coach.budget_usd == 3
-    for refused in ("train.steps=9", "coach={budget_usd: 3}", "coach.budget=3"):
-        with pytest.raises(ConfigError, match=f"'{refused.partition('=')[0]}' cannot change now, only rollout"):
+    for refused in ("train.steps=9", "coach={budget_usd: 3}"):
+        with pytest.raises(ConfigError, match=f"'{refused.partition('=')[0]}' cannot change now") as error:
             run.reconfigure([refused])
+        assert f": coachrl train --config {run.folder / 'config.yaml'} --name NEW " in str(error.value)
+    with pytest.raises(ConfigError, match=r"unknown key 'coach\.budget', did you mean 'budget_usd'"):
+        run.reconfigure(["coach.budget=3"])
 
 
 def test_a_configuration_that_lacks_a_section_is_not_filled_up_with_defaults(tmp_path):

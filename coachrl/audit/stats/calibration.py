@@ -101,6 +101,8 @@ def _told_the_outcome(sample: Sample, outcome_to: str) -> set[str]:
 
 def _parts(measured: Sample, last: Sample) -> list[tuple[str, str, Sample]]:
     parts = [("last action", "", last)] if len(last.frame) else []
+    if measured.frame["outcome"].nunique() < 2:  # which is said once, and not of each role
+        return parts
     categories = last.levels("category") if len(last.frame) else []
     if len(categories) > 1:
         parts += [("last action", category, last.where(last.frame["category"] == category)) for category in categories]

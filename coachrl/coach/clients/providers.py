@@ -89,7 +89,10 @@ def _own_address(name: str) -> str:
     """LiteLLM would ask OpenAI where no address is given."""
     address = os.environ.get("HOSTED_VLLM_API_BASE")
     if not address:
-        raise CoachUnavailable(f"coach '{name}' is a server of your own: name it with --coach-api-base URL")
+        raise CoachUnavailable(
+            f"coach '{name}' is a server of your own: name it with --coach-api-base URL, or, of coach.fallbacks, by "
+            "the variable HOSTED_VLLM_API_BASE"
+        )
     check_address(address)
     return address
 

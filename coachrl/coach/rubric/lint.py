@@ -93,10 +93,13 @@ def findings(rows: Sequence[Row]) -> list[str]:
                 said.append(
                     f"{high.category} is favoured: {name} may score {_span(high)} there, {_span(low)} in {low.category}"
                 )
+        too_high: dict[str, list[str]] = {}
+        for row in rows:
+            if row.baseline == name and row.mean > WITHOUT_SKILL:
+                too_high.setdefault(_span(row), []).append(row.category)
         said += [
-            f"{name} in {row.category} may score {_span(row)} without any skill: declare caps that hold it down"
-            for row in rows
-            if row.baseline == name and row.mean > WITHOUT_SKILL
+            f"{name} in {' and '.join(categories)} may score {span} without any skill: declare caps that hold it down"
+            for span, categories in too_high.items()
         ]
     return said
 

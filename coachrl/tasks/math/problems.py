@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _PROBLEM_KEYS = ("prompt", "problem", "question")
 _ANSWER_KEYS = ("answer", "solution")
+_CATEGORY_KEYS = ("category", "source")
 _SHOWN_KEYS = 8  # of an entry, in an error
 _BRACE = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # an escaped brace is a set's, not the box's
 _BARE_BOX = re.compile(r"\\boxed\s+([^\s$]+)")
@@ -68,8 +69,8 @@ class MathTruth:
 def math_tasks(source: Source, entries: Sequence[Entry], fields: ProblemFields, limit: int | None = None) -> list[Task]:
     """The first `limit` entries of a source as tasks.
 
-    A task's id is "<file stem>-<id, or position from 1>". Its category is the source, or the file stem, with
-    "-level-<level>" where there is one. Other fields are ignored. Raises TaskError that names the source and the entry.
+    A task's id is "<file stem>-<id, or position from 1>". Its category is `category`, or `source`, or the file stem,
+    with "-level-<level>" where there is one. Other fields are ignored. Raises TaskError that names source and entry.
     """
     if source.is_table and entries:
         _check_columns(entries[0][1], source.where, fields)
@@ -177,8 +178,8 @@ def _task(entry: Any, stem: str, place: str, position: int, fields: ProblemField
     problem = entry[problem_key]
     if not isinstance(problem, str) or not problem.strip():
         raise TaskError(f"{place}: '{one_line(problem_key)}' must hold the problem's text, not {brief(problem)}")
-    named = entry.get(fields.category or "source")
-    category = stem if named in (None, "") else str(named)  # kinds may be numbered from 0
+    kinds = [entry.get(key) for key in ([fields.category] if fields.category else _CATEGORY_KEYS)]
+    category = next((str(kind) for kind in kinds if kind not in (None, "")), stem)  # kinds may be numbered from 0
     level = entry.get(fields.level or "level")
     if level not in (None, ""):
         category += f"-level-{str(level).lower().removeprefix('level').strip()}"

@@ -187,10 +187,12 @@ async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outco
             finally:
                 await team.close()
     except AttributeError as error:
-        if "'coroutine' object has" not in said(error):
-            raise
         place = f"pipeline {context.pipeline.name}: {raised_in(error)}"
-        raise ConfigError(f"{place}: `await` is missing, as in `await team.ROLE.act(…)`") from error
+        if error.obj is team:
+            raise ConfigError(place) from error
+        if "'coroutine' object has" in said(error):
+            raise ConfigError(f"{place}: `await` is missing, as in `await team.ROLE.act(…)`") from error
+        raise
     except TimeoutError as error:
         if not clock.expired():  # a limit of the pipeline's own, whose error has no words
             raise ConfigError(f"pipeline {context.pipeline.name} failed: {raised_in(error)}") from error

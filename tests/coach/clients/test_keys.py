@@ -97,7 +97,7 @@ def test_an_address_with_a_blank_is_told_of_it(address):
 
 def test_an_empty_address_is_none(monkeypatch):
     monkeypatch.delenv("HOSTED_VLLM_API_BASE", raising=False)
-    with pytest.raises(CoachUnavailable, match="name it with --coach-api-base"):
+    with pytest.raises(CoachUnavailable, match=r"of coach\.fallbacks, by the variable HOSTED_VLLM_API_BASE"):
         check_key("hosted_vllm/mine", "", CoachConfig())
 
 

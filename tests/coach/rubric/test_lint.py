@@ -72,6 +72,11 @@ def test_a_rubric_that_favours_classification_is_found() -> None:
             ["classification is favoured: b may score 3 to 5 (4.0 on average) there, 2 to 3.5 (2.8 on average) in "
              "regression"],
         ),
+        (
+            (9.0,),
+            (9.0,),
+            ["b in classification and regression may score 9 without any skill: declare caps that hold it down"],
+        ),
         ((5.1,), (5.0,), ["b in classification may score 5.1 without any skill: declare caps that hold it down"]),
     ],
 )  # fmt: skip

@@ -330,13 +330,14 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
         {"problem": "two?", "answer": " \\frac{1}{2} ", "id": "b", "source": "amc"},
         {"question": "three?", "answer": [0.25], "id": 7, "level": "Level 5", "year": 1999, "source": ""},
         {"question": "four?", "answer": 4, "id": 0, "level": 0, "source": 0},
+        {"question": "five?", "answer": 5, "category": "sums", "source": "amc"},
     ]
     array = load_math(write(tmp_path, json.dumps(entries)))
     lines = load_math(write(tmp_path, "\n\n".join(json.dumps(e) for e in entries) + "\n", "set.jsonl"))
     assert array == lines
-    assert [t.id for t in array] == ["set-1", "set-b", "set-7", "set-0"]
-    assert [t.category for t in array] == ["set", "amc", "set-level-5", "0-level-0"]
-    assert [t.ground_truth.answer for t in array] == ["142", r"\frac{1}{2}", "0.25", "4"]
+    assert [t.id for t in array] == ["set-1", "set-b", "set-7", "set-0", "set-5"]
+    assert [t.category for t in array] == ["set", "amc", "set-level-5", "0-level-0", "sums"]
+    assert [t.ground_truth.answer for t in array] == ["142", r"\frac{1}{2}", "0.25", "4", "5"]
     assert load_math(tmp_path / "set.json", limit=2) == array[:2]
 
 

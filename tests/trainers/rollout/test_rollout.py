@@ -315,6 +315,18 @@ async def test_a_pipeline_that_returns_no_outcome_is_named_as_the_fault():
         await rollout(SPECS, Heard().context(Forgetful()))
 
 
+async def test_a_role_that_the_team_has_not_is_told_with_its_line():
+    class Mistaken(Pair):
+        async def run(self, task, team, workspace):
+            await team.solvr.act()
+
+    with pytest.raises(
+        ConfigError,
+        match=r"^pipeline pair: AttributeError: this team has no role 'solvr'.* \(test_rollout.py, line \d+\)$",
+    ):
+        await rollout(SPECS, Heard().context(Mistaken()))
+
+
 async def test_a_forgotten_await_is_told():
     class Hasty(Pair):
         async def run(self, task, team, workspace):
