@@ -33,6 +33,7 @@ from coachrl.cli.label import label_app
 from coachrl.cli.report import report
 from coachrl.cli.rescore import rescore
 from coachrl.cli.rollout import rollout
+from coachrl.cli.runs import runs_app
 from coachrl.cli.serve import serve
 from coachrl.cli.sft import sft
 from coachrl.cli.tasks import tasks_app
@@ -93,6 +94,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "doctor": doctor,
 }
 GROUPS = {
+    "runs": runs_app,
     "tasks": tasks_app,
     "coaches": coaches_app,
     "checkpoints": checkpoints_app,

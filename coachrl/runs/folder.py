@@ -144,7 +144,7 @@ class Run:
         folder = named_path(at_home(folder), "run folder")
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):
-            near = nearest(folder.name, _runs_in(folder.parent)).replace("'", f"'{folder.parent}/", 1)
+            near = nearest(folder.name, _names_in(folder.parent)).replace("'", f"'{folder.parent}/", 1)
             raise ConfigError(f"{folder} is not a run folder{near or ': it has none of ' + ', '.join(parts)}")
         return cls(folder.resolve())
 
@@ -384,10 +384,13 @@ def _exists(folder: Path) -> str:
     return f"run folder {folder} exists; choose another name=…, or --resume {quote(str(folder))}"
 
 
-def _runs_in(folder: Path) -> list[str]:
-    """The names of the run folders in `folder`, the newest first."""
-    try:
-        found = [path for path in folder.iterdir() if (path / "config.yaml").is_file()]
-    except OSError:
-        return []
-    return sorted((path.name for path in found), reverse=True)
+def run_folders(folder: Path) -> list[Path]:
+    """The runs in `folder`; `latest` is one of them by another name. Raises OSError."""
+    return [path for path in folder.iterdir() if (path / "config.yaml").is_file() and not path.is_symlink()]
+
+
+def _names_in(folder: Path) -> list[str]:
+    """The newest first."""
+    with contextlib.suppress(OSError):
+        return sorted((path.name for path in run_folders(folder)), reverse=True)
+    return []

@@ -151,16 +151,28 @@ def _refusal(path: Path, of: Path, owner: Owner | None) -> str:
     return f"{of} is in use by {owner}; wait until it ends, or end it"
 
 
+def in_use_by(path: Path) -> Owner | None:
+    """Whose lock the file `path` is, without asking for it: None where nobody's, or that of a process of this machine
+    which is gone."""
+    owner = _owner_in(path)
+    here = owner is not None and owner.host == socket.gethostname()
+    return None if owner is None or (here and not process_runs(owner.pid)) else owner
+
+
 def _held_by(path: Path) -> str:
     """'; in use by …' where the lock file can at least be read."""
+    owner = _owner_in(path)
+    return f"; in use by {owner}" if owner is not None else ""
+
+
+def _owner_in(path: Path) -> Owner | None:
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            owner = _read_owner(descriptor)
+            return _read_owner(descriptor)
         finally:
             os.close(descriptor)
-        return f"; in use by {owner}" if owner is not None else ""
-    return ""
+    return None
 
 
 def _read_owner(descriptor: int) -> Owner | None:

@@ -1,0 +1,92 @@
+"""`coachrl runs list`: which runs there are, how far each came, and what its held-out tasks say."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from command_line import coachrl
+
+from coachrl.config import load_config
+from coachrl.errors import ConfigError
+from coachrl.runs.folder import Run
+from coachrl.runs.listing import listed_runs
+
+HOLDS = """
+import sys
+from coachrl.runs.folder import Run
+with Run.open(sys.argv[1]).locked("training"):
+    print(flush=True)
+    input()
+"""
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes a run that began at that second, with these lines of metrics."""
+
+    def made(name, *metrics, begun=0, **settings):
+        given = {"out": tmp_path, "name": name, "train.steps": 2, **settings}
+        run = Run.create(load_config(None, [f"{key}={value}" for key, value in given.items()]))
+        for record in metrics:
+            run.append_metrics(record)
+        os.utime(run.folder / "versions.json", (begun, begun))
+        return run
+
+    return made
+
+
+def test_the_newest_is_first_with_its_choices_and_what_came_of_it(make, tmp_path):
+    make(
+        "older", {"step": 0, "eval/success": 0.25}, {"step": 1}, {"step": 2}, {"step": 2, "eval/success": 0.5}, begun=1
+    )
+    make("newer", {"step": 0, "eval/success": 0.0}, {"step": 1}, begun=2, seed=7, **{"algorithm.name": "outcome"})
+    newer, older = listed_runs(tmp_path)  # `latest` is no run of its own
+    assert (newer.name, newer.team, newer.algorithm, newer.seed) == ("newer", "mathchat on word-problems", "outcome", 7)
+    assert (newer.step, newer.steps, newer.before, newer.after, newer.state) == (1, 2, 0.0, None, "stopped")
+    assert (older.name, older.before, older.after, older.state) == ("older", 0.25, 0.5, "finished")
+
+
+def test_models_are_those_of_the_policies_and_coaches_those_of_the_ensemble(make, tmp_path):
+    policies = {"policies.problem_solver.model": "mine/solver", "model": "tiny-random"}
+    make("own", **policies, **{"coach.ensemble": "[{name: rules}, {name: openai/judge}]"})
+    [run] = listed_runs(tmp_path)
+    assert (run.model, run.coach) == ("mine/solver", "rules, openai/judge")
+
+
+def test_what_another_process_trains_is_running_until_that_is_gone(make, tmp_path):
+    run = make("busy")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, run.folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        assert [listed.state for listed in listed_runs(tmp_path)] == ["running"]
+        process.kill()
+    assert [listed.state for listed in listed_runs(tmp_path)] == ["stopped"]
+
+
+def test_one_that_cannot_be_read_hides_no_other(make, tmp_path):
+    make("whole", begun=1)
+    damaged = make("damaged", begun=2)
+    (damaged.folder / "config.yaml").write_text("train: [")
+    torn = make("torn", {"step": 0, "eval/success": 0.5}, begun=3)
+    with (torn.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1, "eval/su')
+    (tmp_path / "else").mkdir()
+    listed = {run.name: run for run in listed_runs(tmp_path)}
+    assert list(listed) == ["torn", "damaged", "whole"]
+    assert "config.yaml" in listed["damaged"].state and listed["torn"].before == 0.5
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere cannot be read: No such file or directory"):
+        listed_runs(tmp_path / "nowhere")
+
+
+def test_on_the_command_line_each_is_a_row(make):
+    cwd = make("mine", {"step": 0, "eval/success": 0.25}, {"step": 2, "eval/success": 0.5}).folder
+    done = coachrl("runs", "list", "..", cwd=cwd)
+    [heading, row] = done.stdout.splitlines()
+    assert heading.split()[0] == "run" and row.split()[0] == "mine" and "0.25 → 0.50" in row and "2 of 2" in row
+    assert '"after": 0.5' in coachrl("runs", "list", "..", "--json", cwd=cwd).stdout
+    assert coachrl("runs", "list", ".", cwd=cwd).stdout == "no run in .\n"
