@@ -222,6 +222,7 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
     done = cli.invoke(app, ["audit", str(run.folder), "--probe", "4", "--resamples", "100", "--json", "a.json"])
     assert done.exit_code == 0, done.output
     assert "this audit asks:" in done.output and "free" in done.output
+    assert "too few actions to say whether control moves it" in " ".join(done.output.split()), "it was asked for"
     probes = {p["name"]: p for p in json.loads((tmp_path / "a.json").read_text())["asked"]["probes"]}
     assert probes["control"]["shift"]["value"] == 0 and probes.keys() == {
         *PERTURBATIONS,
