@@ -139,13 +139,13 @@ def audit(
     runs = _imported(runs, source, columns, scale)
     page = html or _page_of(runs[0])
     found = audit_runs(runs, resamples, seed)
+    if replay:  # first: it costs nothing and is kept, while what a coach was asked is lost where a later part fails
+        found = _with_replayed(found, runs[0], replay, resamples, seed)
     if probe or fault_localization:
         from coachrl.audit.probes.asking import ProbeSettings
 
         wanted = ProbeSettings(probe, fault_localization, resamples, seed)
         found = with_asked(found, _ask(runs[0], wanted, coach, yes))
-    if replay:
-        found = _with_replayed(found, runs[0], replay, resamples, seed)
     _write(found, page, json_file)
     if calibrate is not None:
         _calibrate(runs, calibrate)

@@ -147,7 +147,10 @@ def make_dry_run(
     models_gb = _disk_gb(config, policies, parameters)
     scored = [role for role in pipeline.roles if algorithm.scores_role(role.name)]
     turns = rounds * sum(role.max_turns for role in scored)
-    workload = TeamWorkload(scored, rounds, longest // CHARACTERS_A_TOKEN, (episodes[0] * drawn, episodes[1] * drawn))
+    again = _scored_again(config, done)
+    rollouts = episodes[0] * drawn, episodes[1] * drawn + math.ceil(again / max(1, turns))
+    workload = TeamWorkload(scored, rounds, longest // CHARACTERS_A_TOKEN, rollouts)
+    calls_most = calls * episodes[1] * turns + again * len(config.coach.members)
     return DryRun(
         pipeline=pipeline.name,
         source=config.tasks.source,
@@ -157,7 +160,7 @@ def make_dry_run(
         steps=steps,
         episodes=episodes,
         coach=config.coach.label if asked else "none (rewards from the outcome or the environment)",
-        coach_calls=(calls * episodes[0] * len(scored), calls * episodes[1] * turns) if asked else (0, 0),
+        coach_calls=(calls * episodes[0] * len(scored), calls_most) if asked else (0, 0),
         coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and steps else None,
         coach_usd_usual=_usual_usd(config, steps) if asked and steps else None,
         bounded=pipeline.rounds_are_known,
@@ -202,6 +205,13 @@ def warm_start_line(config: RunConfig, pipeline: Pipeline, policies: Mapping[str
     if script is None or all((policy.model or config.model) != BUNDLED_MODEL for policy in policies.values()):
         return ""
     return f"{BUNDLED_MODEL} learns little here from nothing: {script} trains it on demonstrations first"
+
+
+def _scored_again(config: RunConfig, done: int) -> int:
+    """Actions of the reference set that are scored after step `done`, at most: none at the first audit."""
+    every = config.audit.every
+    audits = config.train.steps // every - max(1, done // every) if every else 0
+    return max(0, audits) * config.audit.reference_set
 
 
 def _range(least_most: tuple[int, int], what: str) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from coachrl.audit.probes.replay import ReplayFidelity, last_checkpoint, replay_fidelity, scored_decisions
 from coachrl.commands.build import open_components
+from coachrl.commands.run import warn_where_changed
+from coachrl.errors import ConfigError
 from coachrl.pipelines import make_pipeline
-from coachrl.runs.beginning import changed_tasks
 from coachrl.runs.folder import Run
 from coachrl.trainers.rollout.replay import check_replayable
 from coachrl.trainers.rollout.rollout import RolloutContext
@@ -23,10 +24,15 @@ async def replay_run(
     checkpoint, config = last_checkpoint(run), run.config()
     # A run that trains meanwhile would drop the checkpoint, and a second replay would measure the same again.
     with run.locked("replaying"):
-        check_replayable(make_pipeline(config.pipeline))  # before models are loaded
+        pipeline = make_pipeline(config.pipeline)
+        check_replayable(pipeline)  # before models are loaded
+        if external := [role.name for role in pipeline.roles if role.external]:
+            raise ConfigError(
+                f"--replay asks nobody who is paid, and a provider's model plays {', '.join(external)} in this run: "
+                "its replies are not on record as others are, and each playout would ask for them again"
+            )
         async with open_components(config, None, with_coach=False) as components:
-            if changed := changed_tasks(run, components.train_tasks, components.heldout_tasks):
-                run.warn(changed)
+            warn_where_changed(config, run, components)
             chosen = scored_decisions(run, config, components.train_tasks, count, seed)
             components.backend.load(checkpoint)
             context = RolloutContext(

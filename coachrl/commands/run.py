@@ -270,7 +270,7 @@ async def evaluate_run(
         display.on_phase("checking tasks, loading the model", None)
         async with open_components(config, None, with_coach=False) as components:
             if run is not None:
-                _warn_where_changed(config, run, components)
+                warn_where_changed(config, run, components)
             if swap_policies is not None:
                 components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
             if checkpoint is not None:
@@ -300,7 +300,7 @@ async def evaluate_run(
     return metrics
 
 
-def _warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -> None:
+def warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -> None:
     """Where the run's own settings are others by now, or give another team, other tasks (of which some that are held
     out may have been trained on), or other weights to lay adapters over."""
     own = run.config()

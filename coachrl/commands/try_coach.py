@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coachrl.coach.base import Coach, CoachRequest, episode_requests, is_import_path
+from coachrl.coach.base import Coach, CoachRequest, OutcomeTo, is_import_path
 from coachrl.coach.build import make_client_factory, make_coach, make_retrospective_coach
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.retrying import ChatClientFactory
@@ -73,18 +73,15 @@ def request_of(saved: SavedAction, retrospective: bool) -> CoachRequest:
     with the residual that the run's own pass had come to. Raises ConfigError for an action that no coach is asked
     about."""
     config, episode = saved.run.config(), saved.scored.episode
-    team = team_of(saved.run)
-    tasks = tasks_of(saved.run, config)
-    if retrospective and episode.infra_error is None:
-        requests = episode_requests(tasks[episode.task_id], team, episode.actions, episode.outcome)
-    else:
-        requests = requests_of(episode, tasks, team, "last" if retrospective else config.coach.evidence.ground_truth)
-    for request in requests:
+    shown_to: OutcomeTo = config.coach.evidence.ground_truth
+    if retrospective:
+        shown_to = "all" if episode.infra_error is None else "last"
+    for request in requests_of(episode, tasks_of(saved.run, config), team_of(saved.run), shown_to):
         if request.action.id == saved.action.id:
             return replace(request, residual=_residual_after(saved)) if retrospective else request
-    raise ConfigError(
-        f"action {saved.action.id}: no coach is asked about it, since its episode broke ({episode.infra_error})"
-    )
+    broke = episode.infra_error or saved.action.infra_error
+    why = f"its episode broke ({broke})" if broke else "nobody waited for its reply"
+    raise ConfigError(f"action {saved.action.id}: no coach is asked about it, since {why}")
 
 
 async def try_coach(name: str, saved: SavedAction, request: CoachRequest, settings: CoachConfig) -> CoachAnswer:

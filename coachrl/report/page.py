@@ -303,10 +303,14 @@ def _costs(contents: Contents) -> Iterator[tuple[str, str]]:
         yield "Coach spend", text if unpriced <= 0 else f"at least {text}; the price of {unpriced} more is not known"
     elif steps:
         yield "Coach spend", "not known"
-    if calls := _total(contents, "cost/external/calls"):
-        usd = _total(contents, "cost/external/usd")
-        spent = dollars(sum(usd)) if len(usd) == len(calls) else "at a price that is not known"
-        yield "External models", f"{sum(calls):,.0f} calls, {spent}, in {counted(len(calls), 'training step')}"
+    for name, key, noun in (
+        ("External models", "external", "training step"),
+        ("Reference set", "reference_set", "audit"),
+    ):
+        if calls := _total(contents, f"cost/{key}/calls"):
+            usd = _total(contents, f"cost/{key}/usd")
+            spent = dollars(sum(usd)) if len(usd) == len(calls) else "at a price that is not known"
+            yield name, f"{sum(calls):,.0f} calls, {spent}, in {counted(len(calls), noun)}"
 
 
 def _cost_line(contents: Contents) -> list[str]:

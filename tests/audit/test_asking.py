@@ -21,6 +21,7 @@ from coachrl.audit.verdicts import AuditVerdict
 from coachrl.cli.main import app
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.coach.clients.cost_estimate import CostEstimate
+from coachrl.coach.clients.ledger import Call, Ledger
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.rubric.rules import RulesCoach
@@ -30,7 +31,7 @@ from coachrl.runs.folder import Run
 from coachrl.stats import Estimate
 from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedCoach
-from coachrl.types import CoachScore, Execution, Outcome, Role, Task
+from coachrl.types import CoachScore, Execution, Outcome, Role, Task, Usage
 
 TEAM = (Role("coder", "coder", python=True), Role("checker", "checker"))
 
@@ -221,6 +222,7 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
     done = cli.invoke(app, ["audit", str(run.folder), "--probe", "4", "--resamples", "100", "--json", "a.json"])
     assert done.exit_code == 0, done.output
     assert "this audit asks:" in done.output and "free" in done.output
+    assert "too few actions to say whether control moves it" in " ".join(done.output.split()), "it was asked for"
     probes = {p["name"]: p for p in json.loads((tmp_path / "a.json").read_text())["asked"]["probes"]}
     assert probes["control"]["shift"]["value"] == 0 and probes.keys() == {
         *PERTURBATIONS,
@@ -232,6 +234,8 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
         app, ["audit", str(run.folder), "--probe", "4", "--coach", "openai/none", "--resamples", "100"]
     )
     assert isinstance(refused.exception, ConfigError) and "add --yes" in str(refused.exception)
+    both = cli.invoke(app, ["audit", str(run.folder), "--probe", "4", "--coach", "openai/none", "--replay", "2"])
+    assert "no checkpoint is there" in str(both.exception), "nobody is asked for money before that is known"
     idle = cli.invoke(app, ["audit", str(run.folder), "--coach", "rules"])
     assert isinstance(idle.exception, ConfigError) and "--probe N or --fault-localization N" in str(idle.exception)
 
@@ -290,6 +294,29 @@ def test_a_coach_is_asked_once_its_cost_is_agreed_to_and_it_can_be_reached_and_i
     with pytest.raises(ConfigError, match="too dear"):
         asked_of(dear, run, refuse)
     assert dear.told == []
+
+
+def test_an_audit_that_would_use_up_the_budget_before_its_last_reply_is_not_begun(tmp_path):
+    run = Run.create(load_config(None, [f"out={tmp_path}", "name=r", "tasks.train_count=6"]))
+    write_rules_run(run)
+    coach = ["coach.name=openai/none", "coach.usd_per_million_tokens=[10,10]"]
+    ledger, agreed = run.folder / "coach" / "audit.jsonl", []
+
+    def ask(budget_usd: float) -> None:
+        config = run.config([*coach, f"coach.budget_usd={budget_usd}"])
+        pool = CoachPool(Heard(), ledger=ledger)
+        asyncio.run(ask_coach(run, config, ProbeSettings(2, resamples=100), ledger, agreed.append, lambda *_: pool))
+
+    with pytest.raises(ConfigError, match=r"coach.budget_usd=0.01 does not reach so far, of which .* spent \$0"):
+        ask(0.01)
+    assert not agreed and not ledger.exists()
+    ask(20.0)
+    [cost] = agreed
+    earlier = Ledger(ledger)
+    earlier.call(Call("a", "m", "", (), usage=Usage(attempts=1, cost_usd=20.0 - cost.usd[1] / 2)))
+    earlier.close()
+    with pytest.raises(ConfigError, match=r"coach.budget_usd=20 does not reach"):
+        ask(20.0)
 
 
 def test_what_one_coach_took_says_nothing_of_anothers_price(tmp_path):

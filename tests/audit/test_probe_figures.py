@@ -31,6 +31,7 @@ from coachrl.jsonl import append_jsonl
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.stats import Estimate
+from coachrl.tasks.math.problems import MathTruth
 from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.rollout.replay import Decision
@@ -248,12 +249,15 @@ async def test_what_was_replayed_before_is_counted_by_what_became_of_it(tmp_path
     other = {**records[0], "tokens": 99, "action_digest": "d0"}  # of before the run went on, and another reply came
     append_jsonl(path, [{"made_with": made_with, **other}, {"made_with": made_with, **other, "action": "gone"}])
     episode = Episode("e", "t", "k", "mathchat", tuple(actions), Outcome(True))
-    spec = EpisodeSpec("e", Task("t", "k", "?"), 0)
+    spec = EpisodeSpec("e", Task("t", "k", "?", ground_truth=MathTruth("1")), 0)
     chosen = [(Decision(spec, episode, action), CoachScore(action.id, "scored", 5.0)) for action in actions]
     context = RolloutContext(make_pipeline(PipelineConfig(name="mathchat")), ScriptedPolicy(lambda call: ""), None)
     found = await replay_fidelity(run, chosen, context, "step-000001", resamples=100, seed=0)
     assert (found.measured, found.not_reproduced, found.unmeasured, found.tokens) == (2, 1, 1, 40)
     assert (found.rater, found.pipeline, found.fidelity[0].actions) == ("rules", "mathchat", 2)
+    path.unlink()
+    found = await replay_fidelity(run, chosen, context, "step-000001", resamples=100, seed=0)
+    assert found.not_reproduced == 4 and path.read_text() == "", "next time its tasks may have been put back"
 
 
 def probed(shift: Estimate | None, *, failed: int = 0, hides: bool = False):

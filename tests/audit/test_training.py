@@ -63,6 +63,8 @@ def test_a_reference_set_is_frozen_and_scored_again(tmp_path):
     )  # what was said then, no call
     later = audit_at(run, 3, 9.0, every=1, reference_set=10)
     assert later["audit/reference_set/mean"] == 9.0 and later["audit/reference_set/shift"] > 1
+    assert (later["cost/reference_set/calls"], later["cost/reference_set/usd"]) == (10.0, 0.0)
+    assert "cost/reference_set/calls" not in first
     again = audit_at(run, 3, 9.0, every=1, reference_set=10)  # a resumed run makes the step once more
     assert again == later
     lines = [json.loads(line) for line in (run.folder / "coach" / "reference_set.jsonl").read_text().splitlines()]

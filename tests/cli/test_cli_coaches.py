@@ -128,6 +128,14 @@ def test_wrong_input_is_one_clear_line(run, arguments, message):
     assert re.search(message, str(error)) and "\n" not in str(error)
 
 
+@pytest.mark.parametrize("prompt", ["strict", "retrospective"])
+def test_a_task_that_is_gone_is_named_whatever_is_asked(run, prompt):
+    [path] = Path("runs/saved/episodes").glob("step-*.jsonl")
+    path.write_text(re.sub('"task_id": *"[^"]*"', '"task_id": "gone"', path.read_text()))
+    error = coachrl("try", prompt, "--action", "runs/saved#1", "--dry-run").exception
+    assert "its task gone is not in the run's task set any more" in str(error)
+
+
 HEADER = "fields: [agent_output]"
 GOOD = "{{agent_output}} PROCESS_SCORE: n"
 

@@ -57,6 +57,18 @@ def test_a_pass_back_and_several_coaches_are_calls_and_no_coach_is_none(tmp_path
     assert "coach call" not in none.brief_lines()[0] and "at most 6 coach calls" in both.brief_lines()[0]
 
 
+@pytest.mark.parametrize(("done", "audits"), [(0, 2), (1, 2), (2, 2), (5, 1), (7, 0)])
+def test_calls_about_the_reference_set_are_counted_at_every_audit_but_the_first(tmp_path, done, audits):
+    sizes = (
+        "train.steps=7",
+        "train.tasks_per_step=2",
+        "coach.ensemble=[{name: rules}, {name: rules}]",
+        "audit.every=2",
+    )
+    without, with_it = (plan_of(tmp_path, *sizes, f"audit.reference_set={n}", done=done).coach_calls for n in (0, 5))
+    assert with_it == (without[0], without[1] + audits * 5 * 2)
+
+
 def test_what_is_not_known_is_said_to_be_unknown(tmp_path):
     plan = replace(plan_of(tmp_path), memory_gb=None, disk_gb=None)
     for what in ("memory            ", "disk              "):

@@ -9,13 +9,18 @@ from scripted_server import NO_CANDIDATE, ScriptedServer, Step, say, status
 from coachrl.coach.build import make_client_factory
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.commands.build import policies_of
+from coachrl.commands.replay import replay_run
 from coachrl.config import CoachConfig, PipelineConfig, RunConfig
 from coachrl.errors import BudgetExceeded, ConfigError
 from coachrl.gateway.calls import Call
 from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.pipelines import make_pipeline
+from coachrl.runs.folder import Run
 from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.trainers.rollout.replay import decisions_of
+from coachrl.trainers.rollout.rollout import EpisodeSpec
 from coachrl.trainers.samples import to_samples
+from coachrl.types import Task
 
 SEEN = {}
 
@@ -70,8 +75,19 @@ async def test_an_external_role_is_passed_on_scored_or_not_and_never_trained(mon
     assert [call.result for call in asked.tool_calls] == ["3715 m"] and "height_of" in asked.text
     scored_actions = [planned, asked, judged] if scored else [planned]
     assert sorted(request.action.id for request in submitted) == [action.id for action in scored_actions]
+    assert [d.action for d in decisions_of([EpisodeSpec(episode.id, Task("t0", "k", "?"), 0)], [episode])] == [planned]
     samples = to_samples([episode])
     assert [sample.action_id for group in samples.values() for sample in group] == [planned.id]
+
+
+async def test_an_audit_does_not_replay_a_team_that_a_provider_plays_in_since_it_would_be_paid_for_again(tmp_path):
+    async with ScriptedServer(asks_for_a_tool) as server:
+        pipeline = with_external(server.openai_base).settings
+        run = Run.create(RunConfig(name="r", out=tmp_path, pipeline=pipeline))
+        (run.folder / "checkpoints" / "step-000001").mkdir(parents=True)
+        with pytest.raises(ConfigError, match="a provider's model plays critic in this run"):
+            await replay_run(run, 4, 100, 0, lambda done, total: None)
+    assert not server.requests
 
 
 async def test_external_calls_are_counted_and_end_the_run_before_they_pass_its_budget(monkeypatch, tmp_path):

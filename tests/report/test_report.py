@@ -259,6 +259,13 @@ def test_calls_to_external_models_are_counted_with_what_they_cost(tmp_path: Path
     assert "external models 12 calls, at a price that is not known, in 2 training steps" in headline(run)[1]
 
 
+def test_what_scoring_the_reference_set_again_cost_is_told_beside_the_steps_own_spend(tmp_path: Path) -> None:
+    run = Run.create(parse_config({"name": "audited", "out": str(tmp_path)}, ""))
+    again = {"cost/reference_set/calls": 50.0, "cost/reference_set/usd": 0.25}
+    run.append_metrics({"step": 1, "time/step_s": 2.0, "cost/usd": 0.5, **again})
+    assert "coach spend $0.50 in 1 training step; reference set 50 calls, $0.25, in 1 audit" in headline(run)[1]
+
+
 def test_the_end_and_the_page_of_a_run_without_any_advantage_say_that_nothing_was_learned(tmp_path: Path) -> None:
     run = Run.create(parse_config({"name": "flat", "out": str(tmp_path)}, ""))
     run.append_metrics({"step": 1, "train/success": 0.0, "train/trained_actions": 48.0})

@@ -56,7 +56,10 @@ def test_an_audit_measures_goes_on_where_it_stopped_and_says_what_is_gone(run: R
     assert kept.read_text() == before
 
     kept.write_text("".join(["[1]\n", lines[0].replace('"tokens"', '"tokenz"'), *lines[1:]]))  # another version's, too
+    team = run.folder / "roles.json"
+    team.write_text(team.read_text().replace('"description": "', '"description": "once '))
     damaged = audit(run, "--replay", "5", "--json", "-")
+    assert "not the team that the run began with" in " ".join(damaged.output.split())
     assert json.loads(damaged.stdout)["replayed"] == found
     assert "replayed.jsonl: lines 1, 2 (2 of 6) are left out" in damaged.output
     kept.unlink()

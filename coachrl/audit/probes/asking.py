@@ -13,6 +13,7 @@ from coachrl.audit.probes.asked import Asked
 from coachrl.audit.probes.perturbations import perturbations_for
 from coachrl.audit.probes.probes import draw_requests, run_probes, variants
 from coachrl.coach.base import CoachRequest
+from coachrl.coach.clients.budget import spent_in
 from coachrl.coach.clients.cost_estimate import CostEstimate, estimate_requests
 from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
@@ -22,6 +23,7 @@ from coachrl.jsonl import drop_torn_line
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, tasks_of, team_of, training_episodes
 from coachrl.sandbox import make_sandbox
+from coachrl.text import dollars
 from coachrl.types import CoachScore
 
 
@@ -74,8 +76,9 @@ async def ask_coach(
     asked = [request for group in variants(requests, perturbations).values() for request in group]
     price = None if saved else known_price(config.coach)
     cost = estimate_requests([*asked, *(played.requests if played is not None else ())], saved, price=price)
-    agreed(cost)
     drop_torn_line(ledger)
+    _check_budget(config.coach.budget_usd, spent_in(ledger), cost)
+    agreed(cost)
     pool = make_pool(config, ledger)
     try:
         await pool.check()
@@ -86,6 +89,15 @@ async def ask_coach(
     finally:
         await pool.close()
     return Asked(config.coach.label, config.pipeline.name, cost, probes, localized)
+
+
+def _check_budget(limit_usd: float | None, spent_usd: float, cost: CostEstimate) -> None:
+    """Raises ConfigError where the money would run out before the last reply, and be spent for nothing."""
+    if limit_usd is not None and cost.usd is not None and cost.usd[1] > limit_usd - spent_usd:
+        raise ConfigError(
+            f"this audit asks: {cost}; coach.budget_usd={limit_usd:g} does not reach so far, of which earlier audits "
+            f"have spent {dollars(spent_usd)}: ask less, or raise it in the run's config.yaml"
+        )
 
 
 async def _played(config: RunConfig, wanted: ProbeSettings) -> PlayedFaults:

@@ -6,7 +6,8 @@ its share of successes less the mean of the others' (`coachrl.trainers.rollout.r
 correlation of its scores with that (C3, arXiv 2603.06859, which reports .27 for its own credit). Values of few playouts
 are noisy, which draws every correlation towards 0: what is compared at equal numbers compares.
 
-What has been measured is written down at once, and is not played again where the audit is repeated.
+What has been measured is written down at once, and is not played again where the audit is repeated; what could not be
+is tried again.
 """
 
 from __future__ import annotations
@@ -148,7 +149,8 @@ async def replay_fidelity(
         batch = missing[first : first + AT_ONCE]
         measured = await measure([decision for decision, _ in batch], context, settings)
         new = [_replayed(decision, score, one) for (decision, score), one in zip(batch, measured, strict=True)]
-        append_jsonl(path, [{"made_with": made_with, **asdict(one)} for one in new])
+        kept = [one for one in new if one.worth is not None]  # a sandbox may be up, or a task put back, next time
+        append_jsonl(path, [{"made_with": made_with, **asdict(one)} for one in kept])
         done |= {one.action: one for one in new}
         on_progress(len(chosen) - len(missing) + first + len(new), len(chosen))
     actions = [done[decision.action.id] for decision, _ in chosen]

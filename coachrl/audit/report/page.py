@@ -27,6 +27,7 @@ from coachrl.text import clip_middle, counted
 
 SCHEMA = "coachrl-audit/1"
 _TOLD_UNMEASURED = 3  # questions without an answer whose reasons are told beside the answers; of more the page tells
+_ASKED_FOR = ("probe", "fault_localization", "replay")  # these are told in any case: they took calls, or hours
 _TOLD_NOTES = 6
 _GRADES = {"ok": "fine", "unknown": "not measured", "note": "note", "warning": "warning", "alarm": "alarm"}
 
@@ -43,9 +44,9 @@ def lines(audit: Audit) -> list[str]:
             + (f"; mean {found.mean.interval()}" if found.mean is not None else "")
         )
         said = audit.verdicts_of(found)
-        unknown = [v for v in said if v.grade == "unknown"]
+        unknown = [v for v in said if v.grade == "unknown" and v.topic not in _ASKED_FOR]
         is_long = len(unknown) > _TOLD_UNMEASURED
-        made += [f"  {_GRADES[v.grade]:<13} {v.text}" for v in said if not (is_long and v.grade == "unknown")]
+        made += [f"  {_GRADES[v.grade]:<13} {v.text}" for v in said if not (is_long and v in unknown)]
         if is_long:
             topics = ", ".join(dict.fromkeys(v.topic for v in unknown))
             made.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from coachrl.config import RunConfig
 from coachrl.jsonl import read_jsonl, write_aside
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, tell_of_last_steps
-from coachrl.types import CoachScore, Role, Task
+from coachrl.types import CoachScore, Role, Task, Usage
 
 _RESAMPLES = 200
 
@@ -61,6 +61,7 @@ class TrainingAudit:
         kept = [record for record in read_jsonl(path) if record["step"] < step]  # a resumed step is scored again
         if not requests:
             return {}
+        spent: dict[str, float] = {}
         if step == self._config.audit.every:
             scores: Mapping[str, CoachScore] = {
                 r.action.id: first[r.action.id] for r in requests if r.action.id in first
@@ -69,12 +70,13 @@ class TrainingAudit:
             pool = make_pool()
             tell_of_last_steps(pool, self._run, step)
             scores = await _ask_again(pool, requests, step)
+            spent = _spent(scores.values())
         digests = {request.action.id: request.action.digest for request in requests}
         now = [replace(score, action_digest=digests[key]) for key, score in scores.items()]
         lines = [*kept, *({"step": step, **asdict(score)} for score in now)]
         path.parent.mkdir(exist_ok=True)
         write_aside(path, "".join(json.dumps(line) + "\n" for line in lines))
-        return reference_set_metrics(first, scores)
+        return reference_set_metrics(first, scores) | spent
 
     def _frozen(self) -> tuple[list[CoachRequest], dict[str, CoachScore]]:
         """The reference set, drawn from the first audited step, and what was said of that step's actions then."""
@@ -133,6 +135,13 @@ def reference_set_metrics(first: Mapping[str, CoachScore], now: Mapping[str, Coa
         "audit/reference_set/shift": float((now_N - before_N).mean()),
         "audit/reference_set/change": float(np.abs(now_N - before_N).mean()),
     }
+
+
+def _spent(scores: Collection[CoachScore]) -> dict[str, float]:
+    """`cost/reference_set/calls`, and `usd` where all prices are known: `cost/usd` is of the step's actions alone."""
+    usd = sum((score.usage for score in scores), Usage()).cost_usd
+    calls = {"cost/reference_set/calls": float(len(scores))}
+    return calls if usd is None else {**calls, "cost/reference_set/usd": usd}
 
 
 async def _ask_again(pool: CoachPool, requests: Sequence[CoachRequest], step: int) -> dict[str, CoachScore]:

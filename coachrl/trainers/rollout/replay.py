@@ -189,10 +189,15 @@ def check_replayable(pipeline: Pipeline) -> None:
 
 
 def decisions_of(specs: Iterable[EpisodeSpec], episodes: Iterable[Episode]) -> list[Decision]:
-    """Every action of the episodes that did not break, in order."""
+    """Every action of a policy in the episodes that did not break, in order: another can be drawn in its place."""
     by_id = {spec.episode_id: spec for spec in specs}
     valid = [episode for episode in episodes if episode.infra_error is None and episode.id in by_id]
-    return [Decision(by_id[episode.id], episode, action) for episode in valid for action in episode.actions]
+    return [
+        Decision(by_id[episode.id], episode, action)
+        for episode in valid
+        for action in episode.actions
+        if action.response_ids
+    ]
 
 
 async def measure(decisions: Sequence[Decision], context: RolloutContext, settings: ReplaySettings) -> list[Measured]:

@@ -27,7 +27,7 @@ from typing import Protocol
 
 from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, sees_outcome
 from coachrl.config.choices import awaited, is_own_doing, raised_in
-from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout
+from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout, ReplayDiverged
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.outcomes import checked_outcome
 from coachrl.pipelines.team.team import Submit, Team, Tree
@@ -153,7 +153,8 @@ async def _run_episode(spec: EpisodeSpec, context: RolloutContext) -> Episode:
             raise
         ended = error
     episode = end_episode(spec, context, team.actions, ended, team.rejected_candidates, time.monotonic() - began)
-    if episode.infra_error is not None or episode.overflowed:
+    # Of those that were to be reproduced `measure` tells, once for all.
+    if (episode.infra_error is not None or episode.overflowed) and not isinstance(ended, ReplayDiverged):
         log.warning("episode %s: %s", episode.id, episode.infra_error or episode.outcome.reason)
     if episode.infra_error is None:  # else there is no outcome to judge by: what waited for it stays without a score
         _ask_with_outcome(episode, waiting, spec, context)

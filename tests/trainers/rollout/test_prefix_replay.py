@@ -131,7 +131,7 @@ async def test_programs_run_again_in_a_fresh_workspace_and_must_come_to_the_same
     assert replay_metrics([one])["replay/not_reproduced"] == float(not reproduced)
 
 
-async def test_a_prompt_that_is_not_the_recorded_one_is_not_answered_from_the_record():
+async def test_a_prompt_that_is_not_the_recorded_one_is_not_answered_from_the_record(caplog):
     """The pipeline tells the checker something else each time: only the guesser's decisions can be measured."""
 
     class Forgetful(Coin):
@@ -148,6 +148,7 @@ async def test_a_prompt_that_is_not_the_recorded_one_is_not_answered_from_the_re
     measured = await measure([guesser, checker], context, ReplaySettings(1, 1, True))
     assert measured[0].problem == "" and measured[0].others[0].value == 1.0
     assert "policy checker is prompted with something else than on record" in measured[1].problem
+    assert [line[:44] for line in caplog.messages] == ["1 of 2 decisions could not be replayed, e.g."]
 
 
 async def test_broken_episodes_are_not_replayed_and_a_pipeline_with_an_adviser_is_refused():
