@@ -38,7 +38,7 @@ from coachrl.errors import (
     Preempted,
     ProcessLost,
 )
-from coachrl.jsonl import check_place, json_line, write_aside
+from coachrl.jsonl import check_place, json_line, own_file, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
 from coachrl.runs.beginning import (
@@ -132,6 +132,7 @@ async def _train_locked(
     """again: as for `make_backend`. earlier: as for `asked_to_end`."""
     if resume:  # first: a whole one that a kill left without its name is the newest
         checkpoints.drop_asides(run.folder / "checkpoints")
+        own_file(run.ledger)  # before anything has it open
     # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
     starts_over = not run.checkpoints() and config.train.keep_checkpoints
     checkpoint = run.last_checkpoint() if resume and not starts_over else None
