@@ -61,9 +61,14 @@ def asked_to_end(end: Callable[[], None], notice: Path | None = None, earlier: i
 
 
 async def _await_notice(notice: Path, earlier: int | None, end: Callable[[], None]) -> None:
-    while written_at(notice) in (None, earlier):
+    while not is_written_anew(notice, earlier):
         await asyncio.sleep(_LOOK_EVERY_S)
     end()
+
+
+def is_written_anew(notice: Path | None, earlier: int | None) -> bool:
+    """Whether the file is there, and is another one than at `earlier`."""
+    return written_at(notice) not in (None, earlier)
 
 
 def written_at(notice: Path | None) -> int | None:

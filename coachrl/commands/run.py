@@ -26,7 +26,7 @@ from coachrl.commands.build import (
     prepare,
 )
 from coachrl.commands.dry_run import DryRun, check_disk, make_dry_run, opening_lines
-from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, what_stays, written_at
+from coachrl.commands.interrupt import asked_to_end, interrupts_acknowledged, is_written_anew, what_stays, written_at
 from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
 from coachrl.errors import (
@@ -38,7 +38,7 @@ from coachrl.errors import (
     Preempted,
     ProcessLost,
 )
-from coachrl.jsonl import check_place, json_line, write_aside
+from coachrl.jsonl import check_place, json_line, own_file, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
 from coachrl.runs.beginning import (
@@ -102,10 +102,10 @@ async def _train_with_restarts(
 ) -> None:
     """Where a process of the backend dies, everything is closed and the run is resumed, up to `train.restarts` times.
     One that dies before the first line of metrics would die again. An engine in this process dies with this process."""
-    begun = restarted or 0
+    begun, earlier = restarted or 0, written_at(config.train.notice_file)
     for restart in itertools.count(begun):
         try:
-            await _train_locked(config, run, console, resume or restart > begun, again=restart > begun)
+            await _train_locked(config, run, console, resume or restart > begun, again=restart > begun, earlier=earlier)
             return
         except ProcessLost as error:
             await asyncio.sleep(0)  # a Ctrl-C that came meanwhile is raised here
@@ -113,6 +113,8 @@ async def _train_with_restarts(
             again = restart < config.train.restarts and not (elsewhere and restarted is None)
             if not again or not config.train.keep_checkpoints or not run.metrics():
                 raise type(error)(f"{error}; {what_stays(config, run)}") from error
+            if is_written_anew(config.train.notice_file, earlier):  # while everything was closed
+                raise Preempted(_asked_to_end(error, config, run)) from error
             place = run.last_checkpoint().name if run.checkpoints() else "the beginning, since there is no checkpoint"
             where = f"{place}, in a new process" if elsewhere else place
             log.warning("%s; restart %d of %d, from %s", error, restart + 1, config.train.restarts, where)
@@ -120,11 +122,17 @@ async def _train_with_restarts(
                 raise GoesOnElsewhere(run.folder, restart + 1) from error
 
 
-async def _train_locked(config: RunConfig, run: Run, console: Console, resume: bool, again: bool) -> None:
-    """again: as for `make_backend`."""
-    earlier = written_at(config.train.notice_file)
+def _asked_to_end(error: ProcessLost, config: RunConfig, run: Run) -> str:
+    return f"{error}; the process was asked to end; {what_stays(config, run)}"
+
+
+async def _train_locked(
+    config: RunConfig, run: Run, console: Console, resume: bool, again: bool, earlier: int | None
+) -> None:
+    """again: as for `make_backend`. earlier: as for `asked_to_end`."""
     if resume:  # first: a whole one that a kill left without its name is the newest
         checkpoints.drop_asides(run.folder / "checkpoints")
+        own_file(run.ledger)  # before anything has it open
     # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
     starts_over = not run.checkpoints() and config.train.keep_checkpoints
     checkpoint = run.last_checkpoint() if resume and not starts_over else None
@@ -134,7 +142,7 @@ async def _train_locked(config: RunConfig, run: Run, console: Console, resume: b
         display.on_phase("checking tasks, coach and packages", None)
         async with _prepare_training(config, run.ledger) as ready:
             tasks = (ready.train_tasks, ready.heldout_tasks)
-            if resume and not again:  # a run that lost a process is the same run, whatever was edited meanwhile
+            if resume:  # a restart, too, reads tasks and prompts again
                 _check_beginning(run, config, ready)
             try_algorithm(config, ready.pipeline.roles, ready.train_tasks)
             plan = make_dry_run(config, max(0, first_step - 1), tasks, run.folder)
@@ -194,7 +202,7 @@ async def _train(
         display.on_phase("asking the coach, loading the model", None)
         async with load_parts(config, ready, again) as components:
             models = initial_models(config, components.policies, fetch=True)
-            if resume and not again:
+            if resume:
                 check_models(run, models)
             if (pool := components.coach) is not None:
                 display.coach_queue = lambda: pool.waiting
@@ -223,7 +231,7 @@ async def _train(
                 except ProcessLost as error:
                     await asyncio.sleep(0)  # what came meanwhile is heard
                     if trainer.ends_soon:
-                        raise Preempted(f"{error}; the process was asked to end; {what_stays(config, run)}") from error
+                        raise Preempted(_asked_to_end(error, config, run)) from error
                     raise
 
 

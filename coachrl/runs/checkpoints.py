@@ -120,7 +120,9 @@ def inspect(folder: Path, contents: bool = False) -> Checkpoint:
         problem = str(error)
     except FileNotFoundError:
         problem = f"has no {SEAL}: it was not written to its end"
-    except (IsADirectoryError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except KeyError as missing:  # a version that writes other seals may load it
+        problem, is_known = f"has a {SEAL} of another version of coachrl: there is no {missing} in it", False
+    except (IsADirectoryError, ValueError, TypeError, AttributeError, RecursionError) as error:
         problem = f"has a {SEAL} that cannot be read ({error})"
     except OSError as error:  # whether it is whole can be said by who may read it, or once the disk answers again
         name = one_line(os.path.relpath(error.filename, folder)) if error.filename else folder.name

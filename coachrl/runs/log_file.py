@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import writable_file
+from coachrl.jsonl import own_file, writable_file
 from coachrl.text import logged
 
 
@@ -18,6 +18,7 @@ from coachrl.text import logged
 def kept(path: Path) -> Iterator[None]:
     """Copies the program's log records to `path` while the block runs. Raises ConfigError where it cannot."""
     try:
+        own_file(path)
         handler = _LogFile(writable_file(path), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"run folder {path.parent} cannot be written: {error.strerror}") from error

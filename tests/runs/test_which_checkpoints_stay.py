@@ -12,6 +12,7 @@ from command_line import coachrl
 from kept_checkpoints import newest, run_with_checkpoints
 
 from coachrl.cli.checkpoints import list_checkpoints
+from coachrl.errors import CheckpointError
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 
@@ -98,6 +99,19 @@ def test_pruning_leaves_what_this_user_may_not_read_and_says_so(run, hidden):
     assert line.startswith("warning: step-000003 stays: it cannot be read: ") and line.endswith("Permission denied")
     assert [path.name for path in run.checkpoints()] == ["step-000002", "step-000003"]
     assert checkpoints.read(newest(run), {}).step == 3
+
+
+def test_pruning_leaves_what_another_version_has_sealed_and_says_so(run):
+    seal = newest(run) / "trainer.json"
+    record = json.loads(seal.read_text())
+    del record["blake2b"]
+    seal.write_text(json.dumps(record))
+    done = coachrl("checkpoints", "prune", run.folder, cwd=run.folder)
+    assert done.returncode == 0 and "removed step-000001" in done.stdout, done.stderr
+    said = "has a trainer.json of another version of coachrl: there is no 'blake2b' in it"
+    assert done.stderr.strip() == f"warning: step-000003 stays: it {said}"
+    with pytest.raises(CheckpointError, match=f"{said}; step-000002 is whole"):
+        checkpoints.read(newest(run), {})
 
 
 def test_a_checkpoint_without_its_name_that_this_user_may_not_read_stays(run):

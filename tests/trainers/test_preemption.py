@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import shutil
 import signal
 
 import pytest
@@ -106,6 +107,23 @@ def test_a_notice_file_ends_a_run_as_a_signal_does_and_an_old_one_does_not(confi
     with pytest.raises(Preempted, match=r"step 2: .*go on with: coachrl train --resume"):
         train(config, run)
     assert [path.name for path in run.checkpoints()] == ["step-000001"]
+
+
+def test_a_copy_made_of_hard_links_stays_as_it_is_when_the_run_goes_on(configured, monkeypatch, tmp_path):
+    config = configured("linked")
+    run = Run.create(config)
+    with monkeypatch.context() as patched:
+        terminate_when(patched, Trainer, "_play", 3)
+        with pytest.raises(Preempted):
+            train(config, run)
+    shutil.copytree(run.folder, tmp_path / "copy", copy_function=os.link)
+    before = contents(tmp_path / "copy")
+    train(config, run, resume=True)
+    assert run.last_step() == 3 and contents(tmp_path / "copy") == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_run_that_is_asked_to_end_before_its_first_step_leaves_no_checkpoint(configured, monkeypatch):

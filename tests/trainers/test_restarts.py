@@ -4,9 +4,11 @@ import asyncio
 import errno
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import small_runs
@@ -16,7 +18,8 @@ from run_figures import figures
 
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
-from coachrl.errors import BackendError, EngineGone, EngineLost, Preempted, ProcessLost
+from coachrl.errors import BackendError, CheckpointError, CoachrlError, EngineGone, EngineLost, Preempted, ProcessLost
+from coachrl.resources import resource
 from coachrl.runs.folder import Run
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.trainers.loop import Trainer
@@ -32,7 +35,7 @@ def train(one_layer_model, tmp_path):
         run, ended = Run.create(config), None
         try:
             asyncio.run(train_run(config, run, Console(file=io.StringIO()), resume=False))
-        except (BackendError, OSError) as error:
+        except (CoachrlError, OSError) as error:
             ended = error
         return run, ended
 
@@ -129,6 +132,43 @@ def test_what_would_come_again_at_once_is_not_restarted(train, fail_at, method, 
     assert type(ended) is type(error)
     assert len(made) >= call and (not run.folder.exists() or not restarts(run))
     assert method != "update" or len(made) == call
+
+
+def test_a_restart_is_held_to_the_prompts_that_the_run_began_with(train, monkeypatch, tmp_path):
+    """They are read again. What somebody edits while a run trains is meant for the next one."""
+    prompts = Path(shutil.copytree(resource("prompts", "agents", "mathchat", "short"), tmp_path / "prompts"))
+    plain, calls = TorchBackend.update, []
+
+    def faulty(backend, samples):
+        calls.append(samples)
+        if len(calls) == 2:
+            edited = prompts / "verifier.md"
+            edited.write_text(edited.read_text() + "Be brief.")
+            raise LOST
+        return plain(backend, samples)
+
+    monkeypatch.setattr(TorchBackend, "update", faulty)
+    run, ended = train("edited", f"pipeline.prompts={prompts}")
+    assert isinstance(ended, CheckpointError) and "not the team that the run began with (changed: verifier)" in str(
+        ended
+    )
+    assert len(restarts(run)) == 1 and run.last_step() == 1
+
+
+def test_a_notice_that_comes_while_a_run_is_restarted_ends_it(train, fail_at, monkeypatch, tmp_path):
+    plain, notice = TorchBackend.close, tmp_path / "notice"
+
+    def noticed(backend):
+        notice.touch()
+        plain(backend)
+
+    monkeypatch.setattr(TorchBackend, "close", noticed)
+    fail_at("update", (2,), LOST)
+    run, ended = train("noticed", f"train.notice_file={notice}")
+    assert isinstance(ended, Preempted) and not restarts(run)
+    assert str(ended).endswith(
+        f"asked to end; step-000001 is saved; continue with: coachrl train --resume {run.folder}"
+    )
 
 
 def test_a_run_whose_folder_was_moved_says_so(train, monkeypatch, tmp_path):
