@@ -157,7 +157,7 @@ def test_an_argument_of_another_kind_is_one_line(run, call, message):
 
 
 def test_what_a_rescore_may_not_change_is_refused(run):
-    with pytest.raises(ConfigError, match="changes settings of the coach only"):
+    with pytest.raises(ConfigError, match="settings of the coach only can change"):
         coachrl.rescore(run, **{"train.steps": 3})
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from coachrl.cli.console import err, out, print_json, print_table, print_text
-from coachrl.cli.options import Coach, CoachBase, ConfigOption, ConfigOptions, Json
+from coachrl.cli.options import Coach, CoachBase, CoachOverrides, ConfigOption, ConfigOptions, Json
 from coachrl.errors import ConfigError
 from coachrl.text import counted, printable
 
@@ -75,6 +75,7 @@ def show(name: Name) -> None:
 def try_one(
     name: Name,
     action: Annotated[str, typer.Option("--action", help="RUN#NUMBER (from 1) or RUN#ID, e.g. runs/latest#12")],
+    overrides: CoachOverrides = None,
     coach: Coach = None,
     coach_api_base: CoachBase = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Render the prompt, and ask nobody.")] = False,
@@ -85,13 +86,15 @@ def try_one(
     The model is --coach, or the run's own; where that is none, the prompt is shown and nobody is asked."""
     from coachrl.coach.base import is_import_path
     from coachrl.coach.prompt_rendering import render_request, use_of
+    from coachrl.commands.configure import rescore_config
     from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.try_coach import find_action, find_prompt, request_of, try_coach
 
     prompt = None if name == "rules" or is_import_path(name) else find_prompt(name)
     saved = find_action(action)
-    request = request_of(saved, retrospective=prompt is not None and use_of(prompt) == "retrospective")
-    own = saved.run.config().coach
+    config = rescore_config(saved.run, overrides or [], {})
+    request = request_of(saved, config, retrospective=prompt is not None and use_of(prompt) == "retrospective")
+    own = config.coach
     settings = own if prompt is None else _with_model(own, coach, coach_api_base)
     if settings is None and as_json and not dry_run:
         raise ConfigError(f"there is no score to print: {_NO_MODEL}")

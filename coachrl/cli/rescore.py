@@ -11,15 +11,11 @@ import typer
 from rich.table import Table
 
 from coachrl.cli.console import err, out, print_json, print_table
-from coachrl.cli.options import CoachOptions, Json, RunFolder, takes_groups
+from coachrl.cli.options import CoachOptions, CoachOverrides, Json, RunFolder, takes_groups
 from coachrl.text import counted
 
 if TYPE_CHECKING:
     from coachrl.rescore.comparison import Comparison, MeanDifference, ScoreCounts
-
-CoachOverrides = Annotated[
-    list[str] | None, typer.Argument(help="Coach settings as coach.key=value, e.g. coach.temperature=0.7")
-]
 
 
 @takes_groups

@@ -60,11 +60,11 @@ def coach_flags(coach: str | None, coach_prompt: Path | None, coach_api_base: st
 
 
 def rescore_config(run: Run, overrides: Iterable[str], flags: Mapping[str, Any]) -> RunConfig:
-    """The run's own configuration with another coach. Raises ConfigError for settings that are not the coach's.
+    """The run's own configuration with other settings of its coach. Raises ConfigError for those of anything else.
 
     Nothing is sampled and nothing trained: what the run learned by does not count, nor need its code be at hand."""
     overrides = list(overrides)
     for setting in (*overrides, *flags):
         if not setting.startswith("coach."):
-            raise ConfigError(f"override '{setting}': a rescore changes settings of the coach only, coach.key=value")
+            raise ConfigError(f"override '{setting}': here settings of the coach only can change, coach.key=value")
     return run.config(overrides, {**flags, "algorithm": {}, "sampling": {}})

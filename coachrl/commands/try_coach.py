@@ -13,7 +13,7 @@ from coachrl.coach.clients.ledger import read_ledger
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompt_rendering import find_prompt_file, load_coach_prompt, use_of
-from coachrl.config import CoachConfig, RetrospectiveConfig, StrategicConfig
+from coachrl.config import CoachConfig, RetrospectiveConfig, RunConfig, StrategicConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
 from coachrl.runs.folder import Run
@@ -68,11 +68,11 @@ def find_prompt(name: str) -> Prompt:
     return prompt
 
 
-def request_of(saved: SavedAction, retrospective: bool) -> CoachRequest:
-    """What the coach is asked about the action: as its run would ask, or in a retrospective pass, with the outcome and
-    with the residual that the run's own pass had come to. Raises ConfigError for an action that no coach is asked
-    about."""
-    config, episode = saved.run.config(), saved.scored.episode
+def request_of(saved: SavedAction, config: RunConfig, retrospective: bool) -> CoachRequest:
+    """What the coach is asked about the action: as a run of `config` would ask, or in a retrospective pass, with the
+    outcome and with the residual that the run's own pass had come to. Raises ConfigError for an action that no coach is
+    asked about."""
+    episode = saved.scored.episode
     shown_to: OutcomeTo = config.coach.evidence.ground_truth
     if retrospective:
         shown_to = "all" if episode.infra_error is None else "last"

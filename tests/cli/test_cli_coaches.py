@@ -93,6 +93,8 @@ def test_a_dry_run_renders_what_a_model_would_read(run):
     assert "\\boxed{12}" in shown and "The reference answer is 13." in shown
     upstream = coachrl("try", "mathchat", "--action", "runs/saved#1", "--dry-run").stdout
     assert "The reference answer is 13." not in upstream
+    to_all = coachrl("try", "mathchat", "--action", "runs/saved#1", "--dry-run", "coach.evidence.ground_truth=all")
+    assert "The reference answer is 13." in to_all.stdout
     retrospective = coachrl("try", "retrospective", "--action", "runs/saved#1", "--dry-run").stdout
     assert "The reference answer is 13." in retrospective and "no later action has explained any" in retrospective
 
@@ -117,6 +119,7 @@ def test_a_run_without_a_model_shows_the_prompt_and_says_that_nobody_was_asked(r
         (["try", "strict", "--action", "runs/saved#0"], "4 actions, numbered from 1"),
         (["try", "strict", "--action", "runs/saved#good/7"], "did you mean 'good/1'"),
         (["try", "strict", "--action", "runs/saved#1", "--json"], "no score to print: .*name one with --coach"),
+        (["try", "strict", "--action", "runs/saved#1", "train.steps=3"], "settings of the coach only can change"),
         (["try", "strategic", "--action", "runs/saved#1", "--coach", "x/y"], "only precedes others"),
         (["try", "strict", "--action", "runs/saved#4", "--coach", "x/y"], "its episode broke .sandbox: gone"),
         (["try", "strict", "--action", "runs/saved#1", "--coach", "gemini-2.5-por"], "did you mean 'gemini-2.5-pro'"),
