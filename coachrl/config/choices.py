@@ -175,8 +175,8 @@ def import_by_path(path: str, kind: str) -> Any:
     where there is none of that name."""
     module_name, _, name = path.partition(":")
     # A module of the user's own lies where the command is run; the path of an installed command does not hold that.
-    here = str(Path.cwd())
-    if here not in sys.path:
+    here = _current_folder()
+    if here and here not in sys.path:
         sys.path.append(here)
     shown = f"{kind} '{one_line(path)}'"
     if not all(module_name.split(".")) or "/" in module_name:
@@ -184,7 +184,7 @@ def import_by_path(path: str, kind: str) -> Any:
         raise ConfigError(f"{shown}: '{one_line(module_name)}' is no module's name, as in my_module:my_name{close}")
     module = _imported(module_name, shown)
     _warn_where_edited(module)
-    own = _hidden_file(module_name, module)
+    own = here and _hidden_file(module_name, module)
     if own and (not hasattr(module, name) or module_name.partition(".")[0] in sys.stdlib_module_names):
         raise ConfigError(
             f"{shown}: Python takes '{module_name}' from {getattr(module, '__file__', None) or 'itself'}, which hides "
@@ -194,6 +194,14 @@ def import_by_path(path: str, kind: str) -> Any:
         known = [each for each in vars(module) if not each.startswith("__")]
         raise ConfigError(f"{shown}: module '{module_name}' has no '{one_line(name)}'{nearest(name, known)}")
     return getattr(module, name)
+
+
+def _current_folder() -> str:
+    """Its path; empty where it was removed, as under a run whose own folder lies elsewhere."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
 
 
 def _imported(module_name: str, shown: str) -> ModuleType:
@@ -244,5 +252,5 @@ def _modules_beside(module_name: str) -> Iterable[str]:
     """Full names of the modules in the package that should hold `module_name`."""
     package, dot, _ = module_name.rpartition(".")
     # Of all that is installed, hardly anything is meant by a wrong name: at the top the user's own folder counts alone.
-    folders = getattr(sys.modules.get(package), "__path__", ()) if dot else [str(Path.cwd())]
-    return [f"{package}{dot}{found.name}" for found in pkgutil.iter_modules(folders)]
+    folders = getattr(sys.modules.get(package), "__path__", ()) if dot else filter(None, [_current_folder()])
+    return [f"{package}{dot}{found.name}" for found in pkgutil.iter_modules(list(folders))]

@@ -323,7 +323,8 @@ class Run:
         root = self.folder / "checkpoints"
         final, aside = root / f"step-{step:06d}", root / f".step-{step:06d}.{os.getpid()}"
         self.tidy_checkpoints(keep)
-        aside.mkdir(parents=True)
+        root.mkdir(exist_ok=True)  # and not the run's: one that was moved away is missed
+        aside.mkdir()
         try:
             yield aside
             follow_umask(aside)

@@ -14,6 +14,7 @@ from coachrl.config import RunConfig
 from coachrl.config.choices import check_plain, check_takes, import_by_path, user_code
 from coachrl.config.tasks import ImportedTasks
 from coachrl.errors import ConfigError, TaskError
+from coachrl.tasks.math.problems import MathTruth
 from coachrl.tasks.split import Sets, check_apart, divided, normalised, of_own_id
 from coachrl.text import brief, one_line
 from coachrl.types import Task
@@ -33,7 +34,7 @@ def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
             raise TaskError(f"{name} gave {len(found)} values; it must give (training, held-out) tasks, or a list")
         train, heldout = (_checked(part, name) for part in found)
         sets = train[: settings.train_count], heldout[: settings.heldout_count]
-    elif found == []:
+    elif isinstance(found, list) and not found:
         raise TaskError(f"{name} gave an empty list of tasks")
     else:
         train, heldout = divided(_checked(found, name), settings, config.seed)
@@ -86,4 +87,7 @@ def _checked(tasks: Any, name: str) -> list[Task]:
         wrong = [key for key in ("id", "category", "prompt") if not isinstance(getattr(task, key), str)]
         if wrong:
             raise TaskError(f"{name}: the {wrong[0]} of entry {place} is no text")
+        truth = task.ground_truth
+        if isinstance(truth, MathTruth) and not truth.grader and not isinstance(truth.answer, str):
+            raise TaskError(f"{name}: the answer of entry {place} is {brief(truth.answer)}, no text: write it as one")
     return of_own_id((f"{name}: entry {place}", task) for place, task in enumerate(tasks))

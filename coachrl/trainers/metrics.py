@@ -44,7 +44,8 @@ def behavior_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """`success`, `success/<category>` and the mean of each outcome metric over the episodes that have it.
+    """`success`, `success/<category>` and the mean of each outcome metric over the episodes that have it. One that is
+    called as a figure of coachrl's own does not take its place.
 
     Episodes that broke (`infra_error`) are left out, and counted under `faulty_fraction`.
     """
@@ -60,7 +61,7 @@ def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for category in sorted({e.task_category for e in valid}):
         metrics[f"success/{category}"] = _mean(e.outcome.success for e in valid if e.task_category == category)
     for name in sorted({name for e in valid for name in e.outcome.metrics}):
-        metrics[name] = _mean(e.outcome.metrics[name] for e in valid if name in e.outcome.metrics)
+        metrics.setdefault(name, _mean(e.outcome.metrics[name] for e in valid if name in e.outcome.metrics))
     return metrics
 
 

@@ -88,6 +88,7 @@ async def test_a_score_keeps_what_it_says_beside_the_number(module: str) -> None
     [
         ("broken", "ZeroDivisionError: division by zero (my_coaches_"),
         ("too_high", "gave 11, which is outside 0 to 10"),
+        ("a_little_too_high", "gave 10.0000001, which is outside 0 to 10"),
         ("beyond_floats", "gave inf, which is outside 0 to 10"),
         ("not_a_number", "gave nan, which is outside 0 to 10"),
         ("yes", "gave bool, not a number or a CoachScore"),

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import importlib
 import os
+import shutil
 import signal
 import sys
 
@@ -265,3 +266,12 @@ def test_a_module_that_was_edited_since_is_told_once_and_read_again_by_a_reload(
     importlib.reload(sys.modules["edited_coach"])
     assert imported(2000) == 22
     assert caplog.text.count("written anew") == 1
+
+
+def test_a_run_whose_current_folder_is_removed_still_finds_what_it_imported(here):
+    (here / "own_here.py").write_text("def load(config): ...\n")
+    load = import_by_path("own_here:load", "tasks")
+    shutil.rmtree(here)
+    assert import_by_path("own_here:load", "tasks") is load
+    with pytest.raises(ConfigError, match="no module 'own_nowhere'"):
+        import_by_path("own_nowhere:load", "tasks")

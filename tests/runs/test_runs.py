@@ -129,6 +129,14 @@ def test_checkpoints_appear_whole_or_not_at_all(tmp_path):
     assert len(list((run.folder / "checkpoints").iterdir())) == 2
 
 
+def test_a_run_that_was_moved_away_is_not_begun_anew_by_its_next_checkpoint(tmp_path):
+    run = make_run(tmp_path)
+    run.folder.rename(tmp_path / "moved")
+    with pytest.raises(FileNotFoundError), run.checkpoint(1, keep=1):
+        pass
+    assert not run.folder.exists()
+
+
 def test_later_steps_are_forgotten_on_resume(tmp_path, caplog):
     run = make_run(tmp_path)
     for step in range(4):

@@ -39,6 +39,10 @@ def too_high(request):
     return 11
 
 
+def a_little_too_high(request):
+    return 10.0000001
+
+
 def not_a_number(request):
     return float("nan")
 

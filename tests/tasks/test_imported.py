@@ -9,7 +9,10 @@ from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks import load_tasks
 
 MODULE = """
+import numpy as np
+
 from coachrl.errors import TaskError
+from coachrl.tasks.math.problems import MathTruth
 from coachrl.types import Task
 
 def numbered(first, last):
@@ -42,6 +45,15 @@ def nameless(config):
 
 def nothing(config):
     return None
+
+def array(config):
+    return np.array(numbered(0, 3))
+
+def counted(config):
+    return [Task("t", "sum", "What is 1 + 1?", ground_truth=MathTruth(2))]
+
+def own_truth(config):
+    return [Task(f"t{n}", "sum", f"{n}?", ground_truth=MathTruth({"least": n}, grader="mine:close")) for n in range(3)]
 
 def empty(config):
     return [], numbered(0, 2)
@@ -123,10 +135,12 @@ def test_of_any_share_one_task_is_held_out_at_least(load, share, count):
         ("words", "entry 0 is 'What is 1 [+] 1[?]', and no coachrl.types.Task"),
         ("nameless", "the id of entry 0 is no text"),
         ("nothing", "gave None; it must give a list"),
+        ("array", "gave array.* it must give a list"),
+        ("counted", "the answer of entry 0 is 2, no text"),
         ("empty", "the training task set of 'task_functions:empty' is empty"),
         (
             "broken",
-            ":broken failed: KeyError: 'no such file' [(]task_functions.py, line 40",
+            ":broken failed: KeyError: 'no such file' [(]task_functions.py, line 52",
         ),
         ("own_words", "^the list is not there: fetch it first$"),
     ],
@@ -134,6 +148,11 @@ def test_of_any_share_one_task_is_held_out_at_least(load, share, count):
 def test_what_is_no_set_of_tasks_is_refused(load, function, words):
     with pytest.raises(TaskError, match=words):
         load(function)
+
+
+def test_a_grader_of_ones_own_may_take_an_answer_that_is_no_text(load):
+    train, _ = load("own_truth", "tasks.heldout_count=1")
+    assert train[0].ground_truth.answer["least"] in range(3)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,11 @@ def test_broken_episodes_are_counted_and_left_out_of_success():
     }
 
 
+def test_a_metric_of_ones_own_takes_the_place_of_no_figure_of_coachrl():
+    own = dict.fromkeys(("success", "success/k", "episodes", "faulty_fraction", "overflowed_fraction"), 0.25)
+    assert outcome_metrics([episode("e", metrics=own)]) == outcome_metrics([episode("e")])
+
+
 @pytest.mark.parametrize("episodes", [[], [episode("e", infra_error="sandbox")]])
 def test_without_a_valid_episode_there_is_no_success_rate(episodes):
     assert outcome_metrics(episodes) == {"episodes": 0, "faulty_fraction": len(episodes), "overflowed_fraction": 0}

@@ -148,7 +148,7 @@ class OwnCoach:
         if score.action_id != action_id:
             raise CoachError(f"coach {self.name} scored action '{score.action_id}', and was asked about '{action_id}'")
         if isinstance(value := score.process_0_10, Real) and not 0 <= value <= 10:  # NaN fails this too
-            raise CoachError(f"coach {self.name} gave {_float(value):g}, which is outside 0 to 10")
+            raise CoachError(f"coach {self.name} gave {_float(value):.12g}, which is outside 0 to 10")
         if score.usage is ONE_ATTEMPT:  # it gives none, and whom it asks nobody sees
             score = replace(score, usage=Usage(attempts=1, cost_usd=None))
         try:  # as it is written down and read again: what cannot be would end the run, or be missing in its files

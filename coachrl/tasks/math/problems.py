@@ -16,6 +16,8 @@ from fractions import Fraction
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from coachrl.config.choices import check_plain, check_takes, import_by_path, user_code
 from coachrl.config.tasks import ProblemFields
 from coachrl.errors import ConfigError, TaskError
@@ -166,9 +168,9 @@ def _own_verdict(path: str, answer: str, reference: str) -> bool:
     """Raises TaskError where the user's function fails, or gives neither True nor False."""
     with user_code(f"grader {path} failed", TaskError):
         equal = find_grader(path)(answer, reference)
-    if not isinstance(equal, bool):
+    if not isinstance(equal, (bool, np.bool_)):
         raise TaskError(f"grader {path} gave {brief(equal)}, neither True nor False")
-    return equal
+    return bool(equal)
 
 
 def _task(entry: Any, stem: str, place: str, position: int, fields: ProblemFields) -> Task:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from coachrl.config import load_config
@@ -12,6 +13,10 @@ from coachrl.tasks.math.problems import MathTruth, grade_math
 
 def backwards(answer, reference):
     return answer == reference[::-1]
+
+
+def near(answer, reference):
+    return np.isclose(float(answer), float(reference), rtol=0.01)
 
 
 def unsure(answer, reference):
@@ -41,6 +46,13 @@ def test_it_says_what_is_right_in_training_and_held_out(settings):
         assert grade_math("abc", task.ground_truth).reason == "no \\boxed answer"
     for [task] in load_tasks(load_config(None, settings)):
         assert grade_math("\\boxed{abc}", task.ground_truth).success
+
+
+def test_it_may_answer_with_a_bool_of_numpy():
+    right, wrong = (
+        grade_math(f"\\boxed{{{said}}}", MathTruth("100", grader=f"{__name__}:near")) for said in (99.5, 98)
+    )
+    assert (right.success, wrong.success) == (True, False)
 
 
 @pytest.mark.parametrize(
