@@ -13,7 +13,7 @@ from coachrl.cli.console import out, print_json, print_table
 from coachrl.cli.options import Json, path_argument
 
 if TYPE_CHECKING:
-    from coachrl.runs.listing import ListedRun
+    from coachrl.report.listing import ListedRun
 
 runs_app = typer.Typer(help="List runs.")
 
@@ -23,7 +23,7 @@ def list_runs(
     folder: Annotated[Path, path_argument(help="The folder that holds the runs")] = Path("runs"), as_json: Json = False
 ) -> None:
     """Every run of a folder, the newest first: its team, how far it came, and success on held-out tasks."""
-    from coachrl.runs.listing import listed_runs
+    from coachrl.report.listing import listed_runs
 
     found = listed_runs(folder)
     if as_json:

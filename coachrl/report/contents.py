@@ -62,17 +62,19 @@ class Contents:
         """Who scored the run's actions, for people: as its episodes show, or before the first as it was configured."""
         if self.config is None:
             return "not known"
-        algorithm, reward = self.config.algorithm, self.config.reward
-        if self.training:
-            asked = any(file.scores for file in self.training)
-        else:  # code of the user's own is not run for reading
-            own = isinstance(algorithm, SavedAlgorithmConfig) or reward.is_own
-            asked = own or make_algorithm(algorithm).needs_coach(reward)
+        asked = any(file.scores for file in self.training) if self.training else asks_coach(self.config)
         return self.config.coach.label if asked else "none"
 
     def series(self, key: str) -> list[tuple[float, float]]:
         """(step, value) wherever a step has the metric."""
         return [(float(step), metrics[key]) for step, metrics in self.steps.items() if key in metrics]
+
+
+def asks_coach(config: RunConfig) -> bool:
+    """Of a saved run: whether its rewards need one. Code of the user's own is not run for reading, and may."""
+    algorithm, reward = config.algorithm, config.reward
+    own = isinstance(algorithm, SavedAlgorithmConfig) or reward.is_own
+    return own or make_algorithm(algorithm).needs_coach(reward)
 
 
 def draw_key(episode: Episode) -> DrawKey:

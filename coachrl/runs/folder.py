@@ -386,8 +386,8 @@ def _exists(folder: Path) -> str:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The runs in `folder`; `latest` is one of them by another name. Raises OSError."""
-    return [path for path in folder.iterdir() if (path / "config.yaml").is_file() and not path.is_symlink()]
+    """The runs in `folder` that this user may look into; `latest` is one of them by another name. Raises OSError."""
+    return [path for path in folder.iterdir() if os.path.isfile(path / "config.yaml")]  # noqa: PTH113  raises nothing
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -43,6 +43,11 @@ class Owner:
     since: str
     doing: str
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it is, or was, a process of this machine."""
+        return self.host == socket.gethostname()
+
     def __str__(self) -> str:
         return f"process {self.pid} of {self.user} on {self.host}, {self.doing} since {self.since}"
 
@@ -117,9 +122,9 @@ def _lock(descriptor: int, path: Path, of: Path) -> None:
         if error.errno not in _NO_LOCKS:
             raise ConfigError(f"{path} cannot be locked: {error.strerror}") from error
         log.warning("%s: its file system has no locks: two machines could write to it at once", path)
-        if left is not None and left.host == socket.gethostname() and _may_hold(left, descriptor):
+        if left is not None and left.is_here and _may_hold(left, descriptor):
             raise ConfigError(_refusal(path, of, left)) from None
-    if left is not None and left.host != socket.gethostname():
+    if left is not None and not left.is_here:
         raise ConfigError(
             f"{of} may be in use: {left} has not let go of it, and cannot be checked from "
             f"{socket.gethostname()}; where it no longer runs, remove {path} and try again"
@@ -146,7 +151,7 @@ def _is_open(held: int, descriptor: int) -> bool:
 def _refusal(path: Path, of: Path, owner: Owner | None) -> str:
     if owner is None:  # it has locked the file, and not yet said who it is
         return f"{of} is in use by another process; wait until it ends"
-    if owner.host == socket.gethostname() and not process_runs(owner.pid):
+    if owner.is_here and not process_runs(owner.pid):
         return f"{of} is in use: {owner} is gone, but a process that it started still holds {path}; end that"
     return f"{of} is in use by {owner}; wait until it ends, or end it"
 
@@ -155,8 +160,7 @@ def in_use_by(path: Path) -> Owner | None:
     """Whose lock the file `path` is, without asking for it: None where nobody's, or that of a process of this machine
     which is gone."""
     owner = _owner_in(path)
-    here = owner is not None and owner.host == socket.gethostname()
-    return None if owner is None or (here and not process_runs(owner.pid)) else owner
+    return None if owner is None or (owner.is_here and not process_runs(owner.pid)) else owner
 
 
 def _held_by(path: Path) -> str:

@@ -22,9 +22,9 @@ needs_packs = pytest.mark.skipif(
 )
 
 
-def made(architecture="Llama", dtype=torch.bfloat16, layers=2, key_value_heads=2, weights=0.15, seed=0):
+def made(architecture="Llama", dtype=torch.bfloat16, layers=2, key_value_heads=2, weights=0.15, seed=0, **more):
     torch.manual_seed(seed)
-    shape = {"num_hidden_layers": layers, "num_key_value_heads": key_value_heads, "initializer_range": weights}
+    shape = {"num_hidden_layers": layers, "num_key_value_heads": key_value_heads, "initializer_range": weights, **more}
     config = getattr(transformers, f"{architecture}Config")(**SIZES, **shape)
     return getattr(transformers, f"{architecture}ForCausalLM")(config).eval().to(dtype)
 
@@ -69,6 +69,13 @@ def with_biased_keys(bias=300.0):
 @pytest.mark.parametrize("prepare", [None, pytest.param(linears.pack, marks=needs_packs), make_adaptable])
 def test_a_bias_that_all_keys_share_takes_no_bits_of_what_tells_them_apart(prepare):
     assert use_shared_prefix(with_biased_keys(), prepare)
+
+
+def test_a_bias_that_is_normalized_away_stays_away():
+    model = made("Qwen3", attention_bias=True, head_dim=16)
+    for layer in model.model.layers:
+        torch.nn.init.constant_(layer.self_attn.k_proj.bias, 300.0)
+    assert use_shared_prefix(model)
 
 
 @pytest.mark.parametrize("is_seen", [False, True])

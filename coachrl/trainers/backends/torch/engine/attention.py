@@ -224,10 +224,12 @@ def _attend(
 
 
 def _without_bias(key: Tensor, module: Any) -> Tensor:
-    """Keys (1, KV, N, D) less one vector that all of them share, by which each score of a query changes alike and its
-    softmax not at all. Scores are rounded to 16 bits: Qwen2.5's keys reach 350 by their bias, of which 340 are common,
-    and would lose what tells them apart (Zhang et al. 2025, SageAttention, section 4.2)."""
-    bias = getattr(getattr(module, "k_proj", None), "bias", None)
+    """Keys (1, KV, N, D) less one vector, by which each score of a query changes alike and its softmax not at all.
+    Scores are rounded to 16 bits: Qwen2.5's keys reach 350 by their bias, in places that positions hardly turn, and
+    would lose what tells them apart (Zhang et al. 2025, SageAttention, section 4.2). Keys that are normalized after
+    it have it no more."""
+    is_in_them = not any(hasattr(module, norm) for norm in ("k_norm", "k_layernorm"))
+    bias = getattr(getattr(module, "k_proj", None), "bias", None) if is_in_them else None
     return key if bias is None else key - bias.detach().view(1, key.shape[1], 1, -1)
 
 

@@ -33,7 +33,7 @@ _PROVEN: set[tuple[object, ...]] = set()
 def use_shared_prefix_of(folder: Path, model: Any, prepare: Callable[[Any], None] | None = None) -> bool:
     """`use_shared_prefix` for a model as it was loaded from `folder`. What passed is not tried again for the same
     files: most policies of a team begin from one folder, and trying takes seconds for each."""
-    tried = (files_state(folder), _precision(model), model.device, prepare)
+    tried = (files_state(folder), model.dtype, _precision(model), model.device, prepare)
     if tried in _PROVEN:
         model.set_attn_implementation(attention.NAME)
         if prepare is not None:

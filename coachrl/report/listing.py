@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
+from coachrl.report.contents import asks_coach
 from coachrl.runs.folder import LOCK, Run, run_folders
 from coachrl.runs.locks import in_use_by
 
@@ -20,7 +23,7 @@ _SUCCESS = "eval/success"
 class ListedRun:
     """begun: local time, ISO 8601. step: of `steps`, how many are done. before, after: success on held-out tasks, from
     0 to 1, in the first and the last evaluation; None where there is none, and `after` where there is one only. state:
-    finished, running, stopped, or what cannot be read."""
+    finished, stopped, what a process is doing with it (training), or why it cannot be read."""
 
     name: str
     begun: str
@@ -39,19 +42,23 @@ class ListedRun:
 def listed_runs(folder: Path) -> list[ListedRun]:
     """The newest first. Raises ConfigError where the folder cannot be read."""
     try:
-        found = sorted(((_begun(path), path) for path in run_folders(folder)), reverse=True)
+        found = [path for path in run_folders(folder) if path.name != "latest"]
     except OSError as error:
         raise ConfigError(f"{folder} cannot be read: {error.strerror}") from error
-    return [_listed(path, datetime.fromtimestamp(begun).isoformat(" ", "minutes")) for begun, path in found]
+    listed = [_listed(path, begun) for path in found if (begun := _begun(path)) is not None]
+    return sorted(listed, key=lambda run: (run.begun, run.name), reverse=True)
 
 
-def _begun(run: Path) -> float:
-    """In seconds. Nothing writes `versions.json` later; --resume may write the configuration."""
-    versions = run / "versions.json"
-    return (versions if versions.exists() else run).stat().st_mtime
+def _begun(run: Path) -> datetime | None:
+    """None where it is gone by now. Nothing writes `versions.json` later; --resume may write the configuration."""
+    for path in (run / "versions.json", run):
+        with suppress(OSError):
+            return datetime.fromtimestamp(path.stat().st_mtime)
+    return None
 
 
-def _listed(path: Path, begun: str) -> ListedRun:
+def _listed(path: Path, began: datetime) -> ListedRun:
+    begun = began.isoformat(" ", "seconds")
     try:
         config = Run(path).config()
     except ConfigError as error:
@@ -65,7 +72,7 @@ def _listed(path: Path, begun: str) -> ListedRun:
         f"{config.pipeline.name} on {config.tasks.source}",
         _models(config),
         config.algorithm.name,
-        ", ".join(member.name for member in config.coach.ensemble) or config.coach.name,
+        config.coach.label if asks_coach(config) else "none",
         config.seed,
         step,
         config.train.steps,
@@ -76,7 +83,8 @@ def _listed(path: Path, begun: str) -> ListedRun:
 
 
 def _with_step(record: Any) -> dict[str, Any]:
-    return {"step": int(record["step"]), **{key: float(record[key]) for key in (_SUCCESS,) if key in record}}
+    success = float(record.get(_SUCCESS, math.nan))
+    return {"step": int(record["step"])} | ({_SUCCESS: success} if math.isfinite(success) else {})
 
 
 def _models(config: RunConfig) -> str:
@@ -85,6 +93,6 @@ def _models(config: RunConfig) -> str:
 
 
 def _state(path: Path, is_done: bool) -> str:
-    if in_use_by(path / LOCK):
-        return "running"
+    if (owner := in_use_by(path / LOCK)) is not None:
+        return owner.doing if owner.is_here else f"{owner.doing} on {owner.host}, as far as its lock tells"
     return "finished" if is_done else "stopped"

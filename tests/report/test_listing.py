@@ -9,8 +9,8 @@ from command_line import coachrl
 
 from coachrl.config import load_config
 from coachrl.errors import ConfigError
+from coachrl.report.listing import listed_runs
 from coachrl.runs.folder import Run
-from coachrl.runs.listing import listed_runs
 
 HOLDS = """
 import sys
@@ -43,6 +43,7 @@ def test_the_newest_is_first_with_its_choices_and_what_came_of_it(make, tmp_path
     make("newer", {"step": 0, "eval/success": 0.0}, {"step": 1}, begun=2, seed=7, **{"algorithm.name": "outcome"})
     newer, older = listed_runs(tmp_path)  # `latest` is no run of its own
     assert (newer.name, newer.team, newer.algorithm, newer.seed) == ("newer", "mathchat on word-problems", "outcome", 7)
+    assert (newer.coach, older.coach) == ("none", "rules")
     assert (newer.step, newer.steps, newer.before, newer.after, newer.state) == (1, 2, 0.0, None, "stopped")
     assert (older.name, older.before, older.after, older.state) == ("older", 0.25, 0.5, "finished")
 
@@ -51,16 +52,16 @@ def test_models_are_those_of_the_policies_and_coaches_those_of_the_ensemble(make
     policies = {"policies.problem_solver.model": "mine/solver", "model": "tiny-random"}
     make("own", **policies, **{"coach.ensemble": "[{name: rules}, {name: openai/judge}]"})
     [run] = listed_runs(tmp_path)
-    assert (run.model, run.coach) == ("mine/solver", "rules, openai/judge")
+    assert (run.model, run.coach) == ("mine/solver", "mean of rules, openai/judge")
 
 
-def test_what_another_process_trains_is_running_until_that_is_gone(make, tmp_path):
+def test_what_another_process_trains_is_said_until_that_is_gone(make, tmp_path):
     run = make("busy")
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS, run.folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
-        assert [listed.state for listed in listed_runs(tmp_path)] == ["running"]
+        assert [listed.state for listed in listed_runs(tmp_path)] == ["training"]
         process.kill()
     assert [listed.state for listed in listed_runs(tmp_path)] == ["stopped"]
 
@@ -73,9 +74,10 @@ def test_one_that_cannot_be_read_hides_no_other(make, tmp_path):
     with (torn.folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1, "eval/su')
     (tmp_path / "else").mkdir()
+    (tmp_path / "elsewhere").symlink_to(damaged.folder.rename(tmp_path / "else" / "damaged"))
     listed = {run.name: run for run in listed_runs(tmp_path)}
-    assert list(listed) == ["torn", "damaged", "whole"]
-    assert "config.yaml" in listed["damaged"].state and listed["torn"].before == 0.5
+    assert list(listed) == ["torn", "elsewhere", "whole"]
+    assert "config.yaml" in listed["elsewhere"].state and listed["torn"].before == 0.5
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path):
