@@ -75,6 +75,20 @@ def quiet(library: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
+_endless = list[object]()
+
+
+def never_ends(code: object) -> None:
+    """Hold a task that goes on though it was told to end. Python would close it when nothing holds it any more, and
+    what takes every exception goes on then, too."""
+    _endless.append(code)
+
+
+def code_goes_on() -> bool:
+    """Whether anything is held that does not end: neither does the process then, unless it is ended at once."""
+    return bool(_endless)
+
+
 def engine_hangs() -> bool:
     """Whether an engine of this process was closed, or should have been, and did not end."""
     return any(thread.name == ENGINE_THREAD for thread in threading.enumerate())

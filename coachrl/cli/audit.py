@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coachrl.cli.console import err, out, print_text
-from coachrl.cli.options import CoachOptions, path_argument, path_option, takes_groups
+from coachrl.cli.options import CoachOptions, page_in, path_argument, path_option, takes_groups
 from coachrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ FailOn = Annotated[
     ),
 ]
 Resamples = Annotated[
-    int | None, typer.Option("--resamples", min=100, help="Bootstrap resamples of tasks; default: 1000")
+    int | None, typer.Option("--resamples", min=100, max=100_000, help="Bootstrap resamples of tasks; default: 1000")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Fixes every random choice")]
 Probe = Annotated[
@@ -137,7 +135,7 @@ def audit(
     if (coach.given or yes) and not (probe or fault_localization):
         raise ConfigError(_NOBODY_IS_ASKED)
     runs = _imported(runs, source, columns, scale)
-    page = html or _page_of(runs[0])
+    page = html or page_in(runs[0], "audit.html")
     found = audit_runs(runs, resamples, seed)
     if replay:  # first: it costs nothing and is kept, while what a coach was asked is lost where a later part fails
         found = _with_replayed(found, runs[0], replay, resamples, seed)
@@ -174,17 +172,6 @@ def _imported(paths: list[Path], source: str | None, columns: list[str] | None, 
 
     settings = import_settings(source, columns or (), scale or "0:1")
     return [import_scores(file, settings, Path("runs")) for file in paths]
-
-
-def _page_of(folder: Path) -> Path:
-    """Raises ConfigError where no page can be written into a run's folder, before anything is counted."""
-    from coachrl.runs.folder import Run
-
-    place = Run.open(folder).folder
-    if not os.access(place, os.W_OK | os.X_OK):
-        reason = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
-        raise ConfigError(f"{place} cannot be written ({os.strerror(reason)}): name a place for the page with --html")
-    return place / "audit.html"
 
 
 def _write(found: Audit, page: Path, json_file: Path | None) -> None:

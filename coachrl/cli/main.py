@@ -41,7 +41,7 @@ from coachrl.cli.train import train
 from coachrl.cli.uncaught import uncaught_told_without_keys
 from coachrl.cli.view import view
 from coachrl.errors import CoachrlError, ConfigError, GoesOnElsewhere
-from coachrl.resources import engine_hangs
+from coachrl.resources import code_goes_on, engine_hangs
 from coachrl.text import logged, nearest
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -180,7 +180,7 @@ def main() -> None:
         with uncaught_told_without_keys():
             _run()
     except SystemExit as end:
-        if engine_hangs():
+        if engine_hangs() or code_goes_on():
             _end_now(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
 

@@ -10,8 +10,10 @@ The command line shows the fields of `RunOptions` in the place of `run`. All ver
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from coachrl.cli import completion
+from coachrl.errors import ConfigError
 from coachrl.files import at_home
 
 if TYPE_CHECKING:
@@ -52,6 +55,18 @@ RunFolder = Annotated[Path, path_argument(metavar="RUN", help="Run folder, e.g. 
 CoachOverrides = Annotated[
     list[str] | None, typer.Argument(help="Coach settings as coach.key=value, e.g. coach.temperature=0.7")
 ]
+
+
+def page_in(run_folder: Path, name: str) -> Path:
+    """Where a run's page of this name stands. Raises ConfigError where it cannot be written, before anything is
+    counted."""
+    from coachrl.runs.folder import Run
+
+    place = Run.open(run_folder).folder
+    if not os.access(place, os.W_OK | os.X_OK):
+        reason = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+        raise ConfigError(f"{place} cannot be written ({os.strerror(reason)}): name a place for the page with --html")
+    return place / name
 
 
 @dataclass(frozen=True)

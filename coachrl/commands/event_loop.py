@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from coachrl.errors import ConfigError, Preempted
+from coachrl.resources import never_ends
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -100,3 +101,4 @@ async def _let_go(begun: set[asyncio.Task[Any]]) -> None:
     for task in still:
         log.warning("task %s does not end though it was told to; nobody waits for it any longer", task.get_name())
         asyncio._unregister_task(task)
+        never_ends(task)

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PACKAGE = Path(__file__).parent.parent
+_ENDING_S = 30.0  # for what code of the user's own does when it is told to end
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _read: dict[str, tuple[Any, int]] = {}  # by module: its spec, and when its file had been written, as last seen
 
@@ -58,7 +59,8 @@ def user_code(what_failed: str, error: type[CoachrlError]) -> Iterator[None]:
 
 async def awaited(given: Awaitable[T]) -> T:
     """What code of the user's own gives in the end. It has a task of its own: where it cancels the one that it runs in,
-    that is none of the run's, and `is_own_doing` can tell."""
+    that is none of the run's, and `is_own_doing` can tell. Raises ConfigError where it goes on though it was told to
+    end: nobody waits for it any longer."""
     ending: list[BaseException] = []
 
     async def work() -> T | None:
@@ -70,14 +72,31 @@ async def awaited(given: Awaitable[T]) -> T:
             ending.append(raised)
             return None
 
+    working = asyncio.create_task(work())
     try:
-        result = await asyncio.create_task(work())
+        await _ended(working, getattr(given, "__qualname__", type(given).__name__))
+        result = working.result()
     finally:
-        if inspect.iscoroutine(given):  # which is told that nobody awaits it, where it was given up before it began
-            given.close()
+        if inspect.iscoroutine(given) and inspect.getcoroutinestate(given) == inspect.CORO_CREATED:
+            given.close()  # it was given up before it began: Python would say that nobody awaits it
     if ending:
         raise ending[0]
     return cast(T, result)
+
+
+async def _ended(working: asyncio.Task[Any], name: str) -> None:
+    """Wait for a task, which is told to end where this one is."""
+    try:
+        await asyncio.wait([working])
+    except asyncio.CancelledError:
+        working.cancel()
+        _, still = await asyncio.wait([working], timeout=_ENDING_S)
+        if still:
+            raise ConfigError(
+                f"{name} goes on {_ENDING_S:g} s after it was told to end: an `except` in it, or in what it awaits, "
+                "takes asyncio.CancelledError, which has to be raised again"
+            ) from None
+        raise
 
 
 def is_own_doing(raised: BaseException) -> bool:

@@ -12,9 +12,9 @@ from coachrl.types import HIGHEST_SCORE
 
 DEFAULT_MIN_GAP = 1.0
 HOW_PAIRS_COME = (
-    "; a pair is two replies to one prompt: train with train.group_size=2 or more (or sampling.scheme=tree), or "
-    "have corrections written (coachrl rescore RUN --coach MODEL coach.suggest=true) and add --rescore LABEL; sft and "
-    "reward-model need no pairs"
+    "; a pair is two replies to one prompt (train.group_size=2 or more, or sampling.scheme=tree), or a reply and its "
+    "correction (coachrl rescore RUN --coach MODEL coach.suggest=true, then --rescore LABEL), of which "
+    "the better scored at least --min-gap (default 1) above the other; sft and reward-model need no pairs"
 )
 
 

@@ -10,7 +10,7 @@ from coachrl.errors import ConfigError
 from coachrl.report.contents import EpisodeFile, draw_key, read_contents
 from coachrl.report.outcome import BeforeAfter, conclusion, ends, success_rows, table2_rows
 from coachrl.runs.folder import Run
-from coachrl.text import one_line
+from coachrl.text import counted, one_line
 
 _OF_ANOTHER_TEAM = ("pipeline.name", "model", "tasks.source")  # then more than training makes a difference
 _CHOICES = ("pipeline.name", "tasks.source", "algorithm.name")  # each brings a section of its own
@@ -115,9 +115,17 @@ def last_evaluations(runs: Sequence[Run]) -> list[EpisodeFile]:
                 run.warn(problem)
         first, last = ends(contents)
         if first is None:
-            raise ConfigError(f"run {contents.name}: it has no evaluation to compare (no episodes/eval-*.jsonl)")
+            raise ConfigError(f"run {contents.name}: {_nothing_measured(contents.evaluations)}")
         found.append(last or first)
     return found
+
+
+def _nothing_measured(evaluations: Sequence[EpisodeFile]) -> str:
+    broken = [episode for evaluation in evaluations for episode in evaluation.episodes]
+    if not broken:
+        return "it has no evaluation to compare (no episode in episodes/eval-*.jsonl)"
+    why = one_line(broken[-1].infra_error or "")
+    return f"nothing was measured: its evaluations' {counted(len(broken), 'episode')} all broke, the last by '{why}'"
 
 
 def _comparison(

@@ -54,12 +54,12 @@ _BRIEF = 300  # characters of an outcome at the head of the page
 _TIMES = ("rollout", "coach", "reference", "update", "sync")
 
 
-def write_report(run: Run) -> Path:
-    """`<run>/report.html`, whole or not at all, from the run's folder alone.
+def write_report(run: Run, path: Path | None = None) -> Path:
+    """The page at `path`, by default `<run>/report.html`, whole or not at all, from the run's folder alone.
 
     What the folder lacks, or another version wrote, is said on the page. Raises OSError where it cannot be written.
     """
-    path = run.folder / "report.html"
+    path = path or run.folder / "report.html"
     write_page(path, render(run))
     return path
 

@@ -387,6 +387,13 @@ def test_wrong_usage(tmp_path, args, sentence):
     assert isinstance(done.exception, ConfigError) and sentence in str(done.exception)
 
 
+def test_more_resamples_than_memory_can_hold_are_refused(tmp_path):
+    run = write_run(tmp_path, tasks=2)
+    args = ["audit", str(run.folder), "--resamples", "100000000"]
+    done = CliRunner().invoke(app, args, standalone_mode=False)
+    assert "less than or equal to 100000" in str(done.exception)
+
+
 def test_thresholds_on_what_was_not_measured_are_crossed(tmp_path):
     audit = audited(write_run(tmp_path, tasks=2))
     assert "not measured" in crossed(audit.verdicts, [parse_threshold("category=5")])[0]

@@ -45,6 +45,15 @@ def test_an_audit_of_a_run_that_may_not_be_written_to_asks_for_another_place(tmp
     assert done.returncode == 0 and (tmp_path / "a.html").is_file(), done.stderr
 
 
+def test_a_report_of_a_run_that_may_not_be_written_to_stands_elsewhere(tmp_path):
+    run = asyncio.run(save_run(tmp_path, samples_per_task=1))
+    run.folder.chmod(0o555)
+    told = coachrl("report", run.folder, cwd=tmp_path, powerless=True)
+    assert told.returncode == 2 and told.stderr.endswith("(Permission denied): name a place for the page with --html\n")
+    done = coachrl("report", run.folder, "--html", "r.html", cwd=tmp_path, powerless=True)
+    assert done.stdout.endswith("report: r.html\n") and (tmp_path / "r.html").is_file(), done.stderr
+
+
 def test_a_terminal_without_a_size_is_told_all_the_same(tmp_path):
     told = coachrl("report", "nowhere", cwd=tmp_path, COLUMNS="0")
     assert told.returncode == 2 and "error: nowhere is not a run folder" in told.stderr

@@ -10,6 +10,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from coachrl import resources
 from coachrl.commands import event_loop
 from coachrl.commands.event_loop import run_in_loop
 from coachrl.errors import ConfigError, Preempted
@@ -96,6 +97,7 @@ def test_a_console_that_nobody_reads_ends_the_program(monkeypatch, tmp_path):
 
 def test_a_task_that_does_not_end_does_not_hold_up_the_end(monkeypatch, caplog):
     monkeypatch.setattr(event_loop, "_ENDING_S", 0.1)
+    monkeypatch.setattr(resources, "_endless", [])
 
     async def for_ever():
         while True:
@@ -111,6 +113,7 @@ def test_a_task_that_does_not_end_does_not_hold_up_the_end(monkeypatch, caplog):
 
     left = run_in_loop(work())
     assert not left.done() and "task left does not end" in caplog.text
+    assert resources.code_goes_on(), "else Python would close it when the process ends, and wait for ever"
     left._log_destroy_pending = False
 
 

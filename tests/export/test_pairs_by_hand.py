@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from coachrl.config import parse_config
+from coachrl.errors import ConfigError
 from coachrl.export.preferences import preferences
 from coachrl.export.replies import ExportFilter
 from coachrl.export.trl import demonstrations, export_run
@@ -115,3 +116,10 @@ def test_datasets_reads_a_file_however_late_a_score_comes_and_half_a_character(t
         read = datasets.load_dataset("json", data_files=str(tmp_path / form), chunksize=1, cache_dir=str(tmp_path))
         assert list(read["train"][column]) == values
     assert read["train"][0]["chosen"] == [{"role": "assistant", "content": "mended ?"}]
+
+
+def test_where_no_pair_comes_out_it_is_said_what_one_is_and_not_to_set_what_may_be_set(tmp_path):
+    run = replied(tmp_path, ("t", "one", 5.0), ("t", "two", 5.0))
+    with pytest.raises(ConfigError, match=r"the better scored at least --min-gap .* above the other") as told:
+        export_run(run, "dpo", tmp_path / "dpo.jsonl", ExportFilter())
+    assert "train with" not in str(told.value)

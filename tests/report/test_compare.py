@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from report_runs import add_evaluation
+from report_runs import add_evaluation, make_episode
 from typer.testing import CliRunner
 
 from coachrl.cli.main import app
@@ -74,6 +74,10 @@ def test_runs_that_cannot_be_compared(tmp_path):
     with pytest.raises(ConfigError, match="two runs or more"):
         compare([run])
     with pytest.raises(ConfigError, match="run empty: it has no evaluation"):
+        compare([run, other])
+    made, _ = make_episode("eval-000000.heldout-000.0", "heldout-000", "1-step", 0.5, np.random.default_rng(0))
+    other.write_episodes("eval-000000", [replace(made, infra_error="sandbox: it is gone")], {})
+    with pytest.raises(ConfigError, match=r"run empty: nothing was measured: .* the last by 'sandbox: it is gone'"):
         compare([run, other])
     foreign = Run.create(RunConfig(name="foreign", out=tmp_path))
     text = (run.folder / "episodes" / "eval-000004.jsonl").read_text().replace("heldout-", "other-")

@@ -235,6 +235,36 @@ def test_infrastructure_an_episode_out_of_time_is_left_out():
     assert len(episodes[1].actions) == 2, "what was done before is kept"
 
 
+def test_a_pipeline_that_goes_on_though_its_time_is_over_ends_the_rollout_and_is_named():
+    class Stubborn(Pair):
+        goes_on = True
+
+        async def run(self, task, team, workspace):
+            while self.goes_on:
+                with contextlib.suppress(BaseException):
+                    await asyncio.sleep(100)
+
+    async def played(pipeline):
+        asyncio.get_running_loop().call_later(99, setattr, pipeline, "goes_on", False)
+        with pytest.raises(ConfigError, match=r"Stubborn\.run goes on 30 s after it was told to end"):
+            await rollout(SPECS[:1], Heard().context(pipeline, episode_timeout_s=3))
+        pipeline.goes_on = False
+
+    virtual_time.run(played(Stubborn()))
+
+
+def test_a_pipeline_that_tidies_up_when_its_time_is_over_is_waited_for():
+    class Tidy(Pair):
+        async def run(self, task, team, workspace):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(20)
+
+    [episode] = virtual_time.run(rollout(SPECS[:1], Heard().context(Tidy(), episode_timeout_s=3)))
+    assert episode.infra_error == "timeout: the episode did not end within 3 s"
+
+
 def test_infrastructure_an_episode_whose_process_died_is_left_out():
     context = Heard().context(Pair())
     episode = end_episode(SPECS[0], context, (), WorkerLost("the process that played the episode died"))
