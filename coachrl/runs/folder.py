@@ -144,6 +144,9 @@ class Run:
         folder = named_path(at_home(folder), "run folder")
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):
+            for above in folder.parents:
+                if all((above / part).exists() for part in ("config.yaml", "episodes")):
+                    raise ConfigError(f"{folder} is not a run folder, but a part of one: name {above}")
             near = nearest(folder.name, _names_in(folder.parent)).replace("'", f"'{folder.parent}/", 1)
             raise ConfigError(f"{folder} is not a run folder{near or ': it has none of ' + ', '.join(parts)}")
         return cls(folder.resolve())

@@ -321,6 +321,14 @@ def test_episodes_that_a_run_goes_on_from_must_all_be_read(tmp_path):
         run.read_episodes("step-000001")
 
 
+@pytest.mark.parametrize("part", ["checkpoints/step-000002", "rescores/strict", "episodes"])
+def test_a_part_of_a_run_is_answered_by_the_run(tmp_path, part):
+    run = Run.create(load_config(None, [f"out={tmp_path}", "name=mine"]))
+    (run.folder / part).mkdir(parents=True, exist_ok=True)
+    with pytest.raises(ConfigError, match=rf"{part} is not a run folder, but a part of one: name {run.folder}$"):
+        Run.open(run.folder / part)
+
+
 @pytest.mark.parametrize("named", [".", "", "con/.."])
 def test_the_folder_that_runs_are_in_is_none(tmp_path, monkeypatch, named):
     (tmp_path / "con").mkdir()
