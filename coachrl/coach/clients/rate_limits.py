@@ -32,6 +32,12 @@ _SURE_CALLS = 20  # so many taken since the last refusal say that the pace is ne
 _IN_A_ROW = 3  # refusals within so many calls come of one and the same pace
 _LONGEST_STEP_S = 2.0  # of age that the curve gains with one call: a longer gap was not tried
 
+# Refusals that come by chance, at whatever pace.
+_CHANCES, _CHANCE_S = 8, 120.0  # so many refusals at half of a pace that was tried lately tell their share
+_LEAST_CHANCE, _MOST_CHANCE = 0.02, 0.3  # of a smaller share a quota may be the cause, of a larger one it is
+_TRIED_CALLS = 4  # taken at a pace, they say that it is no storm
+_CHANCE_GAIN = 1.1  # of the pace, with each of them
+
 # Where the provider takes nothing at all.
 _OUT = 3  # refusals of single calls in a row
 _LEAST_PROBES_PER_S = 1 / 15
@@ -52,6 +58,15 @@ class _Start:
     at_s: float
     per_s: float
     number: int
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """When, at which pace, and after how many calls since the last one."""
+
+    at_s: float
+    per_s: float
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,9 @@ class Pace:
     Where a call came later than it could since the mark (spare), what was taken since says nothing of the quota, and
     the pace that was refused counts.
 
+    Some providers refuse by chance, as where many customers share one quota: to ask them more slowly helps nothing.
+    Such refusals make calls pause, and slow none down.
+
     Times are those of one clock in seconds, and are handed in.
     """
 
@@ -101,6 +119,8 @@ class Pace:
         self._next_s = -math.inf
         self._alone = 0  # refusals in a row of which each was of the first call after the last one
         self._lag_s = 0.0  # how long the last refusal took to come back
+        self._refusals = deque[_Refusal](maxlen=40)  # those that slowed calls down, or would have
+        self._chance = 0.0  # the share of calls that the provider refuses however slowly it is asked
 
     def wait_s(self, now_s: float) -> float:
         """How long the next call has to wait; 0 or less: it may begin."""
@@ -143,8 +163,30 @@ class Pace:
             self._mark = replace(self._mark, at_s=min(self._next_s, now_s + _LONGEST_STEP_S))
         return self._next_s
 
+    def _comes_by_chance(self, at: _Start) -> bool:
+        """Whether the refusal of `at` is one of those that come however slowly the provider is asked.
+
+        Under a quota they are rare at half of a pace of which most calls were taken. Where they are as many there as
+        before, that share is the provider's own, and what counts from then on is whether there are more of them."""
+        self._refusals.append(_Refusal(at.at_s, at.per_s, max(1, at.number - self._slowed.begun)))
+        lately = [one for one in self._refusals if one.at_s > at.at_s - _CHANCE_S]
+        tried_per_s = max((one.per_s for one in lately if one.calls >= _TRIED_CALLS), default=0.0)
+        slow = [one for one in lately if one.per_s <= tried_per_s / 2][-_CHANCES:]
+        share = len(slow) / max(1, sum(one.calls for one in slow))
+        if len(slow) == _CHANCES and _LEAST_CHANCE <= share <= _MOST_CHANCE:
+            self._chance = share
+        last = list(self._refusals)[-_IN_A_ROW:]
+        return self._chance > 0 and sum(one.calls for one in last) * self._chance >= _IN_A_ROW / 2
+
     def _slow_down(self, at: _Start) -> None:
         since = at.number - self._slowed.begun
+        if self._comes_by_chance(at):
+            self._alone = 0
+            self.per_s = max(self.per_s, at.per_s) * _CHANCE_GAIN
+            self._ceiling_per_s = max(self._ceiling_per_s or 0.0, self.per_s)
+            self._start_over(self.per_s)
+            self._starts.clear()
+            return
         # Of refusals in a row the later ones may come of the first pace, which used up a window of the quota.
         in_a_row = self._ceiling_per_s is not None and since <= _IN_A_ROW
         refused_per_s = at.per_s if in_a_row else self._between_per_s(at)
