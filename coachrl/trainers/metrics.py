@@ -9,9 +9,9 @@ from functools import cache
 
 import numpy as np
 
+from coachrl.text import brief
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
 from coachrl.trainers.samples import all_samples
-from coachrl.text import brief
 from coachrl.types import Action, CoachScore, Episode, Usage
 
 log = logging.getLogger(__name__)
