@@ -119,6 +119,14 @@ def _size_of(value: Any) -> int:
     return 32 + (len(value) if isinstance(value, str | bytes) else 0)
 
 
+def current_folder() -> str:
+    """Its path; empty where it was removed, as under a run whose own folder lies elsewhere."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
 def regular_file(path: Path) -> Path:
     """`path`, where a file can be read there to its end: a named pipe waits for a writer, and a device, or what the
     kernel shows in /proc, may have no end. Raises ValueError that says what is there instead, and OSError."""

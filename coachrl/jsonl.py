@@ -53,29 +53,36 @@ def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     except OSError as error:
         error.filename = str(path)  # a write that fails for want of room names no file
         with contextlib.suppress(OSError):
-            drop_torn_line(path)
+            cut_torn_line(path)
         raise
 
 
 def own_file(path: Path) -> None:
     """Where the file has further names, as in a copy made of hard links (`cp -al`), give this one a file of its own:
     what is appended from now on is of this run alone. Raises OSError, and ConfigError as `writable_file` does."""
-    if not path.is_file() or writable_file(path).stat().st_nlink == 1:
+    if not path.is_file() or writable_file(path).stat().st_nlink <= 1:  # some file systems count none
         return
     aside = place_aside(path)
     try:
         shutil.copy2(path, aside)
+        fsync(aside)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
 
 
 def drop_torn_line(path: Path) -> None:
-    """Before a process goes on appending: cut off a last line that a kill left without its end, in a file that no copy
-    shares. The file may be larger than memory. Raises ConfigError as `writable_file` does."""
+    """Before a process goes on appending: `cut_torn_line`, in a file that no copy shares. Raises OSError, and
+    ConfigError as `writable_file` does."""
+    own_file(path)
+    cut_torn_line(path)
+
+
+def cut_torn_line(path: Path) -> None:
+    """Cut off a last line that a kill or a full disk left without its end, which takes no room on the disk. The file
+    may be larger than memory. Raises OSError, and ConfigError as `writable_file` does."""
     if not path.is_file():
         return
-    own_file(path)
     with writable_file(path).open("rb+") as file:
         end = size = file.seek(0, os.SEEK_END)
         while end:

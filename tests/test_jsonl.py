@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from full_disk import room_for
 
 from coachrl import jsonl
 from coachrl.errors import ConfigError
@@ -206,6 +207,15 @@ def test_a_new_file_takes_nobodys_name(path, monkeypatch, has_links):
         name_new(aside, link)
     assert sorted(each.name for each in path.parent.iterdir()) == ["aside", "link", "x.jsonl"]
     assert path.read_text() == "first"
+
+
+def test_on_a_full_disk_a_piece_of_a_line_is_cut_from_a_file_that_a_copy_shares(path):
+    jsonl.append_jsonl(path, [{"a": 1}])
+    path.with_name("copy").hardlink_to(path)
+    before = path.read_bytes()
+    with pytest.raises(OSError, match="File too large"), room_for(len(before) + 3):
+        jsonl.append_jsonl(path, [{"a": 2}])
+    assert path.read_bytes() == before and path.samefile(path.with_name("copy"))
 
 
 def test_appended_lines_are_whole_and_follow_each_other(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -138,18 +139,19 @@ def _train(config: RunConfig, run: Run, resume: bool, restarted: int) -> None:
     """restarted: how often the run was handed on to a new process. Raises GoesOnElsewhere where it is once more."""
     from coachrl.commands.interrupt import interrupts_acknowledged, what_stays
 
+    stays = partial(what_stays, config, run)
     try:
-        with interrupts_acknowledged(lambda: what_stays(config, run)):
+        with interrupts_acknowledged(stays):
             # First, since what follows imports for seconds.
             out.print(f"run {run.folder}; watch it with: coachrl view {quote(str(run.folder))}")
             waiting.start("starting")
             from coachrl.commands.event_loop import run_in_loop
             from coachrl.commands.run import train_run
-        run_in_loop(train_run(config, run, out, resume, restarted))
+        run_in_loop(train_run(config, run, out, resume, restarted), stays)
     except SystemExit:  # of the console
-        stays = what_stays(config, run)
+        kept = stays()
         run.discard_if_empty()
-        err.print(f"nobody reads any more what is printed; {stays}")
+        err.print(f"nobody reads any more what is printed; {kept}")
         raise
     except Exception:  # whatever ends it: a folder in which nothing was done is of no use to anybody
         run.discard_if_empty()

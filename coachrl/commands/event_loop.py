@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -22,11 +22,16 @@ _ENDING_S = 10.0
 _MOST_EXITS = 1000
 
 
-def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
+def run_in_loop(work: Coroutine[Any, Any, T], stays: Callable[[], str] | None = None) -> T:
     """As `asyncio.run`, but for what users' own code does: to end the program, the loop or the run's tasks is an error
     of one line, and tasks that it leaves behind are waited for no longer than some seconds. Raises ConfigError, and
-    Preempted after a SIGTERM that Ray heard, whose handler is there while nothing trains."""
+    Preempted after a SIGTERM that Ray heard, whose handler is there while nothing trains.
+
+    stays: what is kept of the work and how to go on, for these messages."""
     begun: set[asyncio.Task[Any]] = set()
+
+    def told(what: str) -> str:
+        return what if stays is None else f"{what}; {stays()}"
 
     async def main() -> T:
         begun.update(filter(None, [asyncio.current_task()]))
@@ -39,16 +44,16 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
             if _is_of_console(error):  # who read what it prints has left
                 raise
             if error.code == signal.SIGTERM:
-                raise Preempted("the process was asked to end") from error
+                raise Preempted(told("the process was asked to end")) from error
             raise ConfigError(
-                f"code that the run calls, or a handler of a signal, has ended the program: exit({error})"
+                told(f"code that the run calls, or a handler of a signal, has ended the program: exit({error})")
             ) from error
         except asyncio.CancelledError as error:
-            raise ConfigError("code that the run calls has cancelled tasks that are not its own") from error
+            raise ConfigError(told("code that the run calls has cancelled tasks that are not its own")) from error
         except RuntimeError as error:
             if all(task.done() for task in begun):
                 raise
-            raise ConfigError("code that the run calls has stopped the event loop") from error
+            raise ConfigError(told("code that the run calls has stopped the event loop")) from error
         finally:
             if begun:  # else another loop runs in this thread
                 _end_tasks(runner.get_loop(), begun)

@@ -51,7 +51,7 @@ from coachrl.runs.beginning import (
     keep_settings,
     keep_tasks,
 )
-from coachrl.runs.folder import Run
+from coachrl.runs.folder import LOCK, Run
 from coachrl.runs.initial_models import Models, changed_models, check_models, keep_models
 from coachrl.runs.reading import check_played
 from coachrl.runs.records import episode_line, step_of
@@ -82,8 +82,8 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool,
             with run.logging():
                 await _train_with_restarts(config, run, console, resume, restarted)
         except BaseException as error:  # Ctrl-C, too, leaves nothing half-written
-            if isinstance(error, Exception) and not run.folder.exists():
-                gone = f"{run.folder} was moved or removed meanwhile; where it was moved"
+            if isinstance(error, Exception) and run.is_lost:
+                gone = f"{run.folder} was moved or removed meanwhile, or its {LOCK}; where it was moved"
                 error.add_note(f"{gone}, continue with: coachrl train --resume NEW_PLACE")
             run.discard_if_empty()
             if isinstance(error, Exception) and _may_go_on(config, run, error):
@@ -111,10 +111,10 @@ async def _train_with_restarts(
             await asyncio.sleep(0)  # a Ctrl-C that came meanwhile is raised here
             elsewhere = isinstance(error, EngineGone)
             again = restart < config.train.restarts and not (elsewhere and restarted is None)
-            if not again or not config.train.keep_checkpoints or not run.metrics():
-                raise type(error)(f"{error}; {what_stays(config, run)}") from error
             if is_written_anew(config.train.notice_file, earlier):  # while everything was closed
                 raise Preempted(_asked_to_end(error, config, run)) from error
+            if not again or not config.train.keep_checkpoints or not run.metrics():
+                raise type(error)(f"{error}; {what_stays(config, run)}") from error
             place = run.last_checkpoint().name if run.checkpoints() else "the beginning, since there is no checkpoint"
             where = f"{place}, in a new process" if elsewhere else place
             log.warning("%s; restart %d of %d, from %s", error, restart + 1, config.train.restarts, where)

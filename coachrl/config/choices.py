@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from coachrl.errors import CoachrlError, ConfigError
+from coachrl.files import current_folder
 from coachrl.text import nearest, one_line, said
 
 log = logging.getLogger(__name__)
@@ -194,7 +195,7 @@ def import_by_path(path: str, kind: str) -> Any:
     where there is none of that name."""
     module_name, _, name = path.partition(":")
     # A module of the user's own lies where the command is run; the path of an installed command does not hold that.
-    here = _current_folder()
+    here = current_folder()
     if here and here not in sys.path:
         sys.path.append(here)
     shown = f"{kind} '{one_line(path)}'"
@@ -213,14 +214,6 @@ def import_by_path(path: str, kind: str) -> Any:
         known = [each for each in vars(module) if not each.startswith("__")]
         raise ConfigError(f"{shown}: module '{module_name}' has no '{one_line(name)}'{nearest(name, known)}")
     return getattr(module, name)
-
-
-def _current_folder() -> str:
-    """Its path; empty where it was removed, as under a run whose own folder lies elsewhere."""
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return ""
 
 
 def _imported(module_name: str, shown: str) -> ModuleType:
@@ -271,5 +264,5 @@ def _modules_beside(module_name: str) -> Iterable[str]:
     """Full names of the modules in the package that should hold `module_name`."""
     package, dot, _ = module_name.rpartition(".")
     # Of all that is installed, hardly anything is meant by a wrong name: at the top the user's own folder counts alone.
-    folders = getattr(sys.modules.get(package), "__path__", ()) if dot else filter(None, [_current_folder()])
+    folders = getattr(sys.modules.get(package), "__path__", ()) if dot else filter(None, [current_folder()])
     return [f"{package}{dot}{found.name}" for found in pkgutil.iter_modules(list(folders))]

@@ -88,7 +88,7 @@ def read(folder: Path, made_with: Mapping[str, str]) -> Checkpoint:
     whole, holds other bytes or files than it was sealed with, or was made with other settings."""
     found = inspect(folder, contents=True)
     if found.problem:
-        raise CheckpointError(f"checkpoint {folder} {found.problem}{_older(folder)}")
+        raise CheckpointError(f"checkpoint {folder} {found.problem}{_older(found)}")
     record = json.loads(whole_text(folder / SEAL))
     # What reads a model's folder goes by the names in it: a file more may change what is loaded.
     if foreign := sorted(name for name in _entries(folder).keys() - record["files"].keys() if name[0] != "."):
@@ -243,11 +243,15 @@ def prune(root: Path, keep: int) -> list[Checkpoint]:
     return removed
 
 
-def _older(folder: Path) -> str:
+def _older(than: Checkpoint) -> str:
+    """How to go on where a checkpoint cannot be loaded. One that may be whole is not for `prune` to remove."""
+    folder = than.folder
     older = [path for path in listed(folder.parent) if path.name < folder.name]
     whole = [path for path in older if not inspect(path, contents=True).problem]
     if not whole:
         return "; no older one is whole"
+    if not than.is_known:
+        return f"; move it elsewhere to resume from {whole[-1].name}"
     run = quote(str(folder.parent.parent))
     return f"; {whole[-1].name} is whole: coachrl checkpoints prune {run}, then resume from there"
 

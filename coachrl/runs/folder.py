@@ -10,6 +10,7 @@ runs/latest -> <name>
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import math
@@ -169,6 +170,16 @@ class Run:
             finally:
                 self._lock_is_there = None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its lock, alone or with the folder, was moved or removed since this object took it."""
+        return self._lock_is_there is not None and not self._lock_is_there()
+
+    def _check_there(self) -> None:
+        """Raises FileNotFoundError: a run that was moved away is not gone on with in its old place."""
+        if self.is_lost:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder / LOCK))
+
     def config(self, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> RunConfig:
         """What the run was configured with. Raises ConfigError that names file and key where it cannot be read, where
         it was cut short, and for wrong overrides."""
@@ -222,6 +233,8 @@ class Run:
             raise ConfigError(f"{path}: not the roles of a run: {error}") from error
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Raises OSError, also where the run was moved away while this object holds its lock."""
+        self._check_there()
         append_jsonl(self.folder / "metrics.jsonl", [record])
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -242,7 +255,9 @@ class Run:
         return step
 
     def write_episodes(self, label: str, episodes: Iterable[Episode], scores: Mapping[str, CoachScore]) -> Path:
-        """`episodes/<label>.jsonl`: one line an episode, each action with its score. Enough to rescore and to audit."""
+        """`episodes/<label>.jsonl`: one line an episode, each action with its score. Enough to rescore and to audit.
+        Raises OSError as `append_metrics` does."""
+        self._check_there()
         path = self.folder / "episodes" / f"{label}.jsonl"
         path.parent.mkdir(exist_ok=True)  # who needed its room may have removed it
         write_aside(path, (episode_line(episode, scores) for episode in episodes))
@@ -283,7 +298,7 @@ class Run:
         if not self._may_be_discarded or (self.folder / "metrics.jsonl").exists() or self.checkpoints():
             return
         self._may_be_discarded = False  # from now on the name may be another run's
-        if self._lock_is_there is not None and not self._lock_is_there():
+        if self.is_lost:
             return
         places.point_back(self.folder, self._latest_before)
         aside = leftovers.aside(self.folder, discarded=True)
@@ -322,11 +337,13 @@ class Run:
 
     @contextmanager
     def checkpoint(self, step: int, keep: int) -> Iterator[Path]:
-        """A folder to fill; it becomes `checkpoints/step-<n>` when the block ends well, and older ones are removed."""
+        """A folder to fill; it becomes `checkpoints/step-<n>` when the block ends well, and older ones are removed.
+        Raises OSError as `append_metrics` does."""
+        self._check_there()
         root = self.folder / "checkpoints"
         final, aside = root / f"step-{step:06d}", root / f".step-{step:06d}.{os.getpid()}"
         self.tidy_checkpoints(keep)
-        root.mkdir(exist_ok=True)  # and not the run's: one that was moved away is missed
+        root.mkdir(exist_ok=True)
         aside.mkdir()
         try:
             yield aside

@@ -9,13 +9,14 @@ import fcntl
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import json_line, readable_jsonl, writable_file
+from coachrl.jsonl import json_line, own_file, readable_jsonl, writable_file
 from coachrl.runs.folder import Run
 from coachrl.text import brief, nearest, one_line
 
@@ -110,12 +111,10 @@ def adding_labels(run: Run) -> Iterator[Callable[[Sequence[Label]], None]]:
     """What appends labels; nobody else does while the block runs. Raises ConfigError as `add_labels` does."""
     path = run.folder / LABELS
     try:
-        descriptor = os.open(writable_file(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            _lock(descriptor)
+        with _alone_with(path):  # else of two at once one would copy what the other has just added to
+            own_file(path)
+        with _alone_with(path) as descriptor:
             yield lambda labels: _append(descriptor, labels)
-        finally:
-            os.close(descriptor)
     except OSError as error:
         raise ConfigError(
             f"{one_line(str(path))} cannot be written: {error.strerror}; a score is kept in the run's folder, so copy "
@@ -123,12 +122,17 @@ def adding_labels(run: Run) -> Iterator[Callable[[Sequence[Label]], None]]:
         ) from error
 
 
-def _lock(descriptor: int) -> None:
-    """The file's own lock, until it is closed; a file system without locks still appends each write whole."""
+@contextmanager
+def _alone_with(path: Path) -> Iterator[int]:
+    """The file, made where there is none, with its own lock; a file system without locks still appends each write
+    whole."""
+    descriptor = os.open(writable_file(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        return
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _append(descriptor: int, labels: Sequence[Label]) -> None:

@@ -96,19 +96,20 @@ def _acquire(path: Path, of: Path) -> int:
             _check_plain(descriptor, path)
             _lock(descriptor, path, of)
             if _is_at(descriptor, path):
-                return descriptor
+                if os.fstat(descriptor).st_nlink <= 1:
+                    return descriptor
+                path.unlink()  # a copy made of hard links has it, too: each gets a lock of its own
         except BaseException as error:
             os.close(descriptor)
             if isinstance(error, OSError):
                 raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
             raise
-        os.close(descriptor)  # its owner removed it while it was being opened
+        os.close(descriptor)  # or its owner removed it while it was being opened
 
 
 def _check_plain(descriptor: int, path: Path) -> None:
-    """Raises ConfigError for what is no file, or has another name, too, under which it is somebody's."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+    """Raises ConfigError for what is no file."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise ConfigError(f"{path} is something else than a lock: move it elsewhere and try again")
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
+from coachrl.text import brief
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
 from coachrl.trainers.samples import all_samples
 from coachrl.types import Action, CoachScore, Episode, Usage
+
+log = logging.getLogger(__name__)
+
+_OF_SOME_STEPS = ("loss/", "skipped/")  # which say whether a step moved any weights
 
 
 def by_role(episodes: Iterable[Episode], all_actions: bool = False) -> dict[str, list[Action]]:
@@ -45,7 +52,7 @@ def behavior_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """`success`, `success/<category>` and the mean of each outcome metric over the episodes that have it. One that is
-    called as a figure of coachrl's own does not take its place.
+    called as a figure of coachrl's own does not take its place, and is warned of once.
 
     Episodes that broke (`infra_error`) are left out, and counted under `faulty_fraction`.
     """
@@ -61,8 +68,16 @@ def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for category in sorted({e.task_category for e in valid}):
         metrics[f"success/{category}"] = _mean(e.outcome.success for e in valid if e.task_category == category)
     for name in sorted({name for e in valid for name in e.outcome.metrics}):
-        metrics.setdefault(name, _mean(e.outcome.metrics[name] for e in valid if name in e.outcome.metrics))
+        if name in metrics or name.startswith(_OF_SOME_STEPS):
+            _warn_of_own(name)
+        else:
+            metrics[name] = _mean(e.outcome.metrics[name] for e in valid if name in e.outcome.metrics)
     return metrics
+
+
+@cache
+def _warn_of_own(name: str) -> None:
+    log.warning("the metric %s is called as a figure of coachrl's own, and stays in the episodes alone", brief(name))
 
 
 def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> dict[str, float]:

@@ -112,6 +112,14 @@ def test_nobody_else_appends_while_somebody_does(run):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_a_copy_made_of_hard_links_does_not_get_the_labels_of_the_run(run):
+    add_labels(run, [label_from_record(record())])
+    (copy := run.folder / "copy").hardlink_to(run.folder / LABELS)
+    before = copy.read_bytes()
+    add_labels(run, [label_from_record(record(action_id="e/1"))])
+    assert copy.read_bytes() == before and len(read_labels(run)) == 2
+
+
 def in_a_child(function, *arguments):
     """The number of the process."""
     if (pid := os.fork()) == 0:

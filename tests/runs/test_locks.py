@@ -127,9 +127,11 @@ async def test_what_would_ask_twice_for_one_budget_runs_once_at_a_time(run, comm
     assert done.returncode == 0 and not list(run.folder.glob("*.lock")), done.stderr
 
 
+OWNER = {"pid": os.getpid(), "user": "ann", "host": socket.gethostname(), "since": "2026-01-01", "doing": "training"}
+
+
 def owner_file(path, **changes):
-    own = {"pid": os.getpid(), "user": "ann", "host": socket.gethostname(), "since": "2026-01-01", "doing": "training"}
-    path.write_text(json.dumps(own | changes))
+    path.write_text(json.dumps(OWNER | {"pid": os.getpid()} | changes))
 
 
 def gone_pid():
@@ -182,11 +184,10 @@ def test_a_lock_file_that_says_nothing_is_taken(tmp_path, text):
         lambda lock, precious: lock.symlink_to(precious),
         lambda lock, precious: lock.symlink_to("/dev/null"),
         lambda lock, precious: lock.symlink_to(lock),
-        lambda lock, precious: lock.hardlink_to(precious),
         lambda lock, precious: os.mkfifo(lock),
         lambda lock, precious: lock.mkdir(),
     ],
-    ids=["link", "link to a device", "link to itself", "second name", "pipe", "folder"],
+    ids=["link", "link to a device", "link to itself", "pipe", "folder"],
 )
 def test_what_is_no_lock_is_named_and_not_written_to(tmp_path, put):
     precious = tmp_path / "precious"
@@ -195,6 +196,22 @@ def test_what_is_no_lock_is_named_and_not_written_to(tmp_path, put):
     with pytest.raises(ConfigError, match=r"is a link|something else than a lock|cannot be written: Is a directory"):
         locked(tmp_path / LOCK, "training").__enter__()
     assert precious.read_text() == "years of work" and os.path.lexists(tmp_path / LOCK)
+
+
+def test_what_has_a_second_name_is_left_to_it_and_a_copy_of_hard_links_gets_a_lock_of_its_own(tmp_path):
+    precious, lock = tmp_path / "precious", tmp_path / LOCK
+    for text in ("years of work", json.dumps(OWNER | {"pid": gone_pid()})):  # as a killed run left it
+        precious.write_text(text)
+        lock.hardlink_to(precious)
+        with locked(lock, "training"):
+            assert precious.read_text() == text
+            assert json.loads(lock.read_text())["pid"] == os.getpid()
+            with locked(precious, "resuming the other"):
+                pass
+    with locked(precious, "training"):
+        lock.hardlink_to(precious)  # a copy that is made while the run goes on
+        with pytest.raises(ConfigError, match="is in use by"):
+            locked(lock, "training").__enter__()
 
 
 async def test_a_read_only_run_says_so_and_who_holds_it(run, owner):

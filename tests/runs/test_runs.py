@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from full_disk import room_for
 
+from coachrl.coach.clients.ledger import Ledger
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, folder_aside, read_jsonl, write_aside
@@ -129,12 +130,21 @@ def test_checkpoints_appear_whole_or_not_at_all(tmp_path):
     assert len(list((run.folder / "checkpoints").iterdir())) == 2
 
 
-def test_a_run_that_was_moved_away_is_not_begun_anew_by_its_next_checkpoint(tmp_path):
+def test_a_run_that_was_moved_away_is_not_gone_on_with_in_its_old_place(tmp_path):
     run = make_run(tmp_path)
-    run.folder.rename(tmp_path / "moved")
-    with pytest.raises(FileNotFoundError), run.checkpoint(1, keep=1):
-        pass
-    assert not run.folder.exists()
+    with run.locked("training"):
+        run.folder.rename(tmp_path / "moved")
+        with pytest.raises(FileNotFoundError):
+            Ledger(run.ledger).resumed(1)
+        assert not run.folder.exists()
+        (run.folder / "checkpoints").mkdir(parents=True)  # somebody else has the name by now
+        with pytest.raises(FileNotFoundError), run.checkpoint(1, keep=1):
+            pass
+        with pytest.raises(FileNotFoundError):
+            run.append_metrics({"step": 1})
+        with pytest.raises(FileNotFoundError):
+            run.write_episodes("step-000001", [], {})
+    assert [path.name for path in run.folder.rglob("*")] == ["checkpoints"]
 
 
 def test_later_steps_are_forgotten_on_resume(tmp_path, caplog):

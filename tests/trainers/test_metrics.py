@@ -90,9 +90,12 @@ def test_broken_episodes_are_counted_and_left_out_of_success():
     }
 
 
-def test_a_metric_of_ones_own_takes_the_place_of_no_figure_of_coachrl():
-    own = dict.fromkeys(("success", "success/k", "episodes", "faulty_fraction", "overflowed_fraction"), 0.25)
-    assert outcome_metrics([episode("e", metrics=own)]) == outcome_metrics([episode("e")])
+def test_a_metric_of_ones_own_takes_the_place_of_no_figure_of_coachrl_and_is_warned_of_once(caplog):
+    names = ("success", "success/k", "episodes", "faulty_fraction", "overflowed_fraction", "loss/a", "skipped/a")
+    own = dict.fromkeys(names, 0.25)
+    for _ in range(2):
+        assert outcome_metrics([episode("e", metrics=own)]) == outcome_metrics([episode("e")])
+    assert len(caplog.records) == len(names) and "the metric 'loss/a' is called as a figure" in caplog.text
 
 
 @pytest.mark.parametrize("episodes", [[], [episode("e", infra_error="sandbox")]])

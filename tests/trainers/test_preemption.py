@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import logging
 import os
 import shutil
 import signal
@@ -12,7 +13,9 @@ from cases import every
 from rich.console import Console
 from run_figures import figures
 
+from coachrl.coach.clients.ledger import Ledger, read_ledger
 from coachrl.commands import interrupt
+from coachrl.commands import run as commands
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
 from coachrl.errors import Preempted
@@ -110,16 +113,28 @@ def test_a_notice_file_ends_a_run_as_a_signal_does_and_an_old_one_does_not(confi
 
 
 def test_a_copy_made_of_hard_links_stays_as_it_is_when_the_run_goes_on(configured, monkeypatch, tmp_path):
-    config = configured("linked")
-    run = Run.create(config)
+    config = configured("linked", "train.steps=2", "eval.every=0", "train.tasks_per_step=1")
+    run, plain = Run.create(config), commands.check_settings
     with monkeypatch.context() as patched:
-        terminate_when(patched, Trainer, "_play", 3)
+        terminate_when(patched, Trainer, "_play", 2)
         with pytest.raises(Preempted):
             train(config, run)
     shutil.copytree(run.folder, tmp_path / "copy", copy_function=os.link)
     before = contents(tmp_path / "copy")
+    early = Ledger(run.ledger)
+
+    def checked(*arguments):
+        """As coaches that are asked before the checkpoint is read: it goes on with the file that it has open."""
+        early.resumed(0)
+        logging.getLogger("coachrl").warning("the coach is slow")
+        plain(*arguments)
+
+    monkeypatch.setattr(commands, "check_settings", checked)
     train(config, run, resume=True)
-    assert run.last_step() == 3 and contents(tmp_path / "copy") == before
+    early.resumed(2)
+    early.close()
+    assert run.last_step() == 2 and contents(tmp_path / "copy") == before
+    assert list(read_ledger(run.ledger))[-1] == {"kind": "resumed", "after_step": 2}
 
 
 def contents(folder):

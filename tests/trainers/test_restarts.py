@@ -155,7 +155,8 @@ def test_a_restart_is_held_to_the_prompts_that_the_run_began_with(train, monkeyp
     assert len(restarts(run)) == 1 and run.last_step() == 1
 
 
-def test_a_notice_that_comes_while_a_run_is_restarted_ends_it(train, fail_at, monkeypatch, tmp_path):
+@pytest.mark.parametrize("most", [0, 3])
+def test_a_notice_that_comes_while_a_lost_backend_is_closed_ends_the_run(train, fail_at, monkeypatch, tmp_path, most):
     plain, notice = TorchBackend.close, tmp_path / "notice"
 
     def noticed(backend):
@@ -164,22 +165,23 @@ def test_a_notice_that_comes_while_a_run_is_restarted_ends_it(train, fail_at, mo
 
     monkeypatch.setattr(TorchBackend, "close", noticed)
     fail_at("update", (2,), LOST)
-    run, ended = train("noticed", f"train.notice_file={notice}")
+    run, ended = train("noticed", f"train.notice_file={notice}", f"train.restarts={most}")
     assert isinstance(ended, Preempted) and not restarts(run)
     assert str(ended).endswith(
         f"asked to end; step-000001 is saved; continue with: coachrl train --resume {run.folder}"
     )
 
 
-def test_a_run_whose_folder_was_moved_says_so(train, monkeypatch, tmp_path):
-    plain = TorchBackend.update
+@pytest.mark.parametrize(("kind", "method"), [(Trainer, "_play"), (TorchBackend, "update")])
+def test_a_run_whose_folder_was_moved_says_so(train, monkeypatch, tmp_path, kind, method):
+    plain = getattr(kind, method)
 
     def moving(self, *arguments):
         if (tmp_path / "moved" / "metrics.jsonl").exists():
             (tmp_path / "moved").rename(tmp_path / "elsewhere")
         return plain(self, *arguments)
 
-    monkeypatch.setattr(TorchBackend, "update", moving)
+    monkeypatch.setattr(kind, method, moving)
     run, ended = train("moved")
     assert isinstance(ended, OSError) and not run.folder.exists()
     [note] = ended.__notes__

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from coachrl.coach.clients.secrets import without_secrets
 from coachrl.errors import CoachUnavailable, KeyMissing
+from coachrl.files import current_folder
 
 KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
@@ -126,8 +127,8 @@ def provider_of(name: str) -> str | None:
 
 def may_come_from_a_file() -> bool:
     """Whether there is an `.env` file that LiteLLM may read keys from once it is imported."""
-    package = litellm_folder()
-    places = [*Path.cwd().joinpath("here").parents, *(package.parents if package is not None else ())]
+    package, here = litellm_folder(), current_folder()
+    places = [*(Path(here, "here").parents if here else ()), *(package.parents if package is not None else ())]
     return any((place / ".env").exists() for place in places)
 
 

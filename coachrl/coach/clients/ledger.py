@@ -167,7 +167,7 @@ class Ledger:
         if self.path is None:  # then the fields, which take time, are not made either
             return
         if self._descriptor is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(exist_ok=True)  # and not the run's: one that was moved away is missed
             self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         line = json.dumps({"kind": kind, **fields()}, allow_nan=False).encode() + b"\n"
         try:

@@ -28,7 +28,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from coachrl.jsonl import drop_torn_line, json_line, readable_jsonl, writable_file, write_aside
+from coachrl.jsonl import cut_torn_line, json_line, readable_jsonl, writable_file, write_aside
 from coachrl.pipelines.generation import PolicyTokenizer
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.types import Action, Generation, SamplingParams
@@ -165,7 +165,7 @@ class _ReplyFile:
                 log.warning("%s: replies are not kept: %s", self._path, error.strerror)
             self._is_told = True
             with contextlib.suppress(OSError):  # its piece would swallow the next one
-                drop_torn_line(self._path)
+                cut_torn_line(self._path)
 
     def put_aside(self) -> Callable[[], None]:
         self.replies.clear()

@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 
@@ -118,8 +119,12 @@ def test_what_is_not_known_is_left_to_the_client_library(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("OPENAI_API_KEY=one\n")
     assert may_come_from_a_file()
     check_key("gpt-4o", None, CoachConfig())
+    shutil.rmtree(tmp_path)  # the current folder, as under a run whose own folder lies elsewhere
+    assert not may_come_from_a_file()
     monkeypatch.chdir("/")
     assert not may_come_from_a_file()
+    tmp_path.mkdir()
+    (tmp_path / ".env").touch()
     monkeypatch.setattr(keys, "litellm_folder", lambda: tmp_path / "litellm")
     assert may_come_from_a_file()  # beside the client library
 

@@ -81,8 +81,8 @@ def test_a_line_holds_all_of_a_call_and_of_a_score(tmp_path: Path) -> None:
     assert resumed == {"kind": "resumed", "after_step": 4}
 
 
-def test_a_ledger_makes_its_folders_holds_one_file_open_and_may_be_closed_at_any_time(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "a" / "b" / "ledger.jsonl")
+def test_a_ledger_makes_its_folder_holds_one_file_open_and_may_be_closed_at_any_time(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "a" / "ledger.jsonl")
     ledger.close()
     assert not ledger.path.parent.exists()
     for step in (1, 2):
