@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from coachrl.audit.audit import Audit
     from coachrl.audit.probes.asked import Asked
     from coachrl.audit.probes.asking import ProbeSettings
+    from coachrl.audit.probes.replay import ReplayFidelity
     from coachrl.coach.clients.cost_estimate import CostEstimate
 
 _THRESHOLD_CROSSED = 3
@@ -102,7 +103,8 @@ def audit(
     repeats: Repeats = None,
 ) -> None:
     """Ask whether a coach is fair, is right and is being gamed: one page, JSON and plain verdicts from its scores."""
-    from coachrl.audit.audit import audit_runs, with_asked
+    from coachrl.audit.audit import audit_runs
+    from coachrl.audit.probes.asking import ProbeSettings
     from coachrl.audit.thresholds import crossed, parse_threshold
 
     if self_test:
@@ -137,13 +139,8 @@ def audit(
     runs = _imported(runs, source, columns, scale)
     page = html or page_in(runs[0], "audit.html")
     found = audit_runs(runs, resamples, seed)
-    if replay:  # first: it costs nothing and is kept, while what a coach was asked is lost where a later part fails
-        found = _with_replayed(found, runs[0], replay, resamples, seed)
-    if probe or fault_localization:
-        from coachrl.audit.probes.asking import ProbeSettings
-
-        wanted = ProbeSettings(probe, fault_localization, resamples, seed)
-        found = with_asked(found, _ask(runs[0], wanted, coach, yes))
+    wanted = ProbeSettings(probe, fault_localization, resamples, seed)
+    found = _with_measured(found, runs[0], wanted, coach, yes, replay)
     _write(found, page, json_file)
     if calibrate is not None:
         _calibrate(runs, calibrate)
@@ -211,9 +208,39 @@ def _calibrate(folders: list[Path], place: Path) -> None:
     err.print(f"calibration: {place}; use it with coach.calibration={place}")
 
 
-def _ask(folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool) -> Asked:
+def _with_measured(
+    found: Audit, folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool, replay: int
+) -> Audit:
+    """The audit with what `replay` actions were worth, and with what a coach was asked. The yes comes first, then what
+    takes hours and is kept, and then what is paid for, and lost where a later part fails."""
+    from coachrl.audit.audit import with_asked, with_replayed
+    from coachrl.audit.probes.replay import last_checkpoint
+    from coachrl.commands.event_loop import run_in_loop
+    from coachrl.runs.folder import Run
+
+    replayed: list[ReplayFidelity] = []
+
+    async def play_again() -> None:
+        if replay:
+            replayed.append(await _replay(folder, replay, wanted.resamples, wanted.seed))
+
+    if replay:
+        last_checkpoint(Run.open(folder))  # nobody is asked for a yes where it is missing
+    asked: Asked | None = None
+    if wanted.probe_actions or wanted.faults:
+        asked = _ask(folder, wanted, coach, yes, play_again)
+    else:
+        run_in_loop(play_again())
+    for fidelity in replayed:
+        found = with_replayed(found, fidelity)
+    return found if asked is None else with_asked(found, asked)
+
+
+def _ask(
+    folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool, meanwhile: Callable[[], Awaitable[None]]
+) -> Asked:
     """The first run's coach, or the one that is named, is asked. Replies are not cached: a coach asked twice must
-    answer twice."""
+    answer twice. meanwhile: as for `ask_coach`."""
     from coachrl.audit.probes.asking import ask_coach
     from coachrl.commands.build import make_coach_pool
     from coachrl.commands.event_loop import run_in_loop
@@ -227,13 +254,11 @@ def _ask(folder: Path, wanted: ProbeSettings, coach: CoachOptions, yes: bool) ->
     config = run.config((), flags)
     ledger = run.folder / "coach" / "audit.jsonl"
     with locked(run.folder / "audit.lock", "asking a coach for an audit"):  # two at once would have two budgets
-        return run_in_loop(ask_coach(run, config, wanted, ledger, _agreement(yes), make_coach_pool))
+        return run_in_loop(ask_coach(run, config, wanted, ledger, _agreement(yes), make_coach_pool, meanwhile))
 
 
-def _with_replayed(found: Audit, folder: Path, count: int, resamples: int, seed: int) -> Audit:
-    """The audit with the first run's fidelity. Its own weights play, and no coach is asked."""
-    from coachrl.audit.audit import with_replayed
-    from coachrl.commands.event_loop import run_in_loop
+async def _replay(folder: Path, count: int, resamples: int, seed: int) -> ReplayFidelity:
+    """The run's fidelity. Its own weights play, and no coach is asked."""
     from coachrl.commands.replay import replay_run
     from coachrl.runs.folder import Run
 
@@ -242,7 +267,7 @@ def _with_replayed(found: Audit, folder: Path, count: int, resamples: int, seed:
     def on_progress(done: int, total: int) -> None:
         err.print(f"replayed {done} of {total} actions")
 
-    return with_replayed(found, run_in_loop(replay_run(run, count, resamples, seed, on_progress)))
+    return await replay_run(run, count, resamples, seed, on_progress)
 
 
 def _agreement(yes: bool) -> Callable[[CostEstimate], None]:

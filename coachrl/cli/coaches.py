@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -65,9 +64,9 @@ def show(name: Name) -> None:
         out.print(inspect.getdoc(rules))
         return
     from coachrl.coach.prompt_rendering import find_prompt_file
-    from coachrl.files import read_text
+    from coachrl.files import at_home, read_text
 
-    file = find_prompt_file(Path(name))
+    file = find_prompt_file(at_home(name))
     print_text(printable(read_text(file, f"prompt file {file}")))
 
 
@@ -194,8 +193,9 @@ def _baselines(config: str | None) -> list[Baseline]:
 def _lint_one(name: str, baselines: list[Baseline]) -> list[Row]:
     from coachrl.coach.prompt_rendering import find_coach_prompt
     from coachrl.coach.rubric.lint import lint_prompt, lint_rules
+    from coachrl.files import at_home
 
-    return lint_rules(baselines) if name == "rules" else lint_prompt(find_coach_prompt(Path(name), None), baselines)
+    return lint_rules(baselines) if name == "rules" else lint_prompt(find_coach_prompt(at_home(name), None), baselines)
 
 
 def _cell(row: Row | None) -> str:

@@ -67,7 +67,8 @@ class _Verbs(TyperGroup):
             ctx.fail(f"no command {given!r}{meant}")
         name, verb, rest = super().resolve_command(ctx, args)
         own = rest[: rest.index("--")] if "--" in rest else rest
-        if sum(word.partition("=")[0] in ("--config", "-c") for word in own) > 1:  # the last would count alone
+        files = [word for word in own if word.partition("=")[0] == "--config" or word.startswith("-c")]
+        if len(files) > 1:  # the last would count alone
             raise ConfigError("--config is given twice: name one file, and what differs from it as key.sub=value")
         return name, verb, ["--help"] if "--help" in own and not isinstance(verb, TyperGroup) else rest
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def path(given: str | Path) -> Path:
-    """Of every path that a command takes: few shells make the one in `--out=~/x` whole. Help shows this name."""
+    """Of every path that a command takes: few shells make the one in `--out=~/x` whole."""
     return at_home(given)
 
 

@@ -24,6 +24,7 @@ from coachrl.coach.kinds.retrospective import RetrospectiveCoach
 from coachrl.coach.kinds.strategic import StrategicCoach
 from coachrl.coach.prompt_rendering import find_coach_prompt, load_coach_prompt, with_preface
 from coachrl.coach.rubric.rules import RulesCoach
+from coachrl.coach.verdict import NAMES_SCORE
 from coachrl.config import CoachConfig, MemberConfig, SandboxConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt
@@ -112,7 +113,7 @@ def _make_member(
             preface = load_coach_prompt(resource("prompts", "coach", "strategic.md"), "preface")
             prompt = with_preface(preface, prompt)
         client = make_client()
-        if settings.compare != "siblings" and not client.structured:
+        if settings.compare != "siblings" and not client.structured and repeat == 0:
             _warn_of_its_ending(prompt)
         if settings.tools.turns:
             return InvestigatingCoach(client, prompt, settings, open_sandbox(), repeat)
@@ -129,7 +130,7 @@ def _make_member(
 
 def _warn_of_its_ending(prompt: Prompt) -> None:
     """Nothing else would tell a model how to answer that is held to no schema: each reply would be asked for twice."""
-    if "criteria" not in prompt.fields and "process_score" not in prompt.body.lower():
+    if "criteria" not in prompt.fields and not NAMES_SCORE.search(prompt.body):
         log.warning("coach prompt %s: it does not say that a reply ends in a line PROCESS_SCORE: n", prompt.name)
 
 

@@ -36,7 +36,9 @@ from coachrl.coach import replies
 from coachrl.errors import CoachError
 from coachrl.types import CriterionScore
 
-_LINE = replies.statement_lines(r"PROCESS\\?[ \u00a0_-]SCORE", r"ANSWER\\?[ \u00a0_-]CORRECT")
+_SCORE = r"PROCESS\\?[ \u00a0_-]SCORE"
+NAMES_SCORE = re.compile(_SCORE, re.IGNORECASE)  # in a prompt, which then says how a reply ends
+_LINE = replies.statement_lines(_SCORE, r"ANSWER\\?[ \u00a0_-]CORRECT")
 _ABSTAIN_LINE = re.compile(r"^[ \t*_`#-]*+ABSTAIN[ \t*_`.]*+(?::.*)?$", re.MULTILINE)
 _OPENING = re.compile(r"^[ \t]*+<suggestion>", re.MULTILINE)
 _CLOSING = re.compile(r"</suggestion>[ \t]*+$", re.MULTILINE)

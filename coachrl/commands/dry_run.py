@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate, TeamWorkload, estimate_run
 from coachrl.commands.build import Prepared, make_placement, play_of
@@ -26,6 +27,7 @@ from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.openrlhf.flash_attention import chosen_attention, needs_flash_attn
 from coachrl.trainers.backends.openrlhf.placement import Placement
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
+from coachrl.trainers.metrics import coach_usd
 from coachrl.trainers.schedule import most_episodes
 
 _UNBOUNDED = "one part for each role is counted: the pipeline does not say how often they act (`rounds`)"
@@ -276,26 +278,30 @@ def _size(gigabytes: float) -> str:
 
 def _seconds(config: RunConfig, steps: int) -> float | None:
     """How long `steps` take, by those of the newest run in the same folder, where it had this team, model and size."""
-    return _by_last_run(config, steps, "time/step_s", ("model", "pipeline", "policies", "backend"))
+    alike = ("model", "pipeline", "policies", "backend")
+    return _by_last_run(config, steps, lambda metrics: metrics.get("time/step_s"), alike)
 
 
 def _usual_usd(config: RunConfig, steps: int) -> float | None:
     """Dollars of `steps` of the coach, by those of the newest run in the same folder, where team, tasks, algorithm and
     coach were these, and the price of every step is known."""
-    alike = ("model", "pipeline", "policies", "backend", "tasks", "coach", "algorithm", "reward", "sampling")
-    return _by_last_run(config, steps, "cost/usd", alike)
+    alike = ("model", "pipeline", "policies", "backend", "tasks", "coach", "algorithm", "reward", "sampling", "audit")
+    return _by_last_run(config, steps, coach_usd, alike)
 
 
-def _by_last_run(config: RunConfig, steps: int, metric: str, alike: Sequence[str]) -> float | None:
-    """What `steps` add up to by the mean of `metric` over those of the newest run in the same folder, for the episodes
-    that they play; None where that run differs in one of the sections `alike`, or a step of it lacks the figure."""
+def _by_last_run(
+    config: RunConfig, steps: int, figure: Callable[[Mapping[str, Any]], float | None], alike: Sequence[str]
+) -> float | None:
+    """What `steps` add up to by the mean of a figure of the steps of the newest run in the same folder, for the
+    episodes that they play; None where that run differs in one of the sections `alike`, or a step of it lacks the
+    figure."""
     try:
         last = Run.open(config.out / "latest")
         then = last.config()
         told = [record for record in last.metrics() if "time/step_s" in record]
     except CoachrlError:  # there is none yet, or one that cannot be read
         return None
-    took = [record[metric] for record in told if metric in record]
+    took = [value for record in told if (value := figure(record)) is not None]
     if not took or len(took) < len(told) or any(getattr(then, key) != getattr(config, key) for key in alike):
         return None
     sizes = [c.train.tasks_per_step * c.train.group_size for c in (config, then)]

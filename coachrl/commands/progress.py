@@ -12,7 +12,7 @@ from rich.text import Text
 
 from coachrl.text import dollars, printable
 from coachrl.trainers.masking import left_out_in_words
-from coachrl.trainers.metrics import lacks_advantage
+from coachrl.trainers.metrics import coach_usd, lacks_advantage
 from coachrl.types import Episode
 
 
@@ -68,7 +68,7 @@ class Display:
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         if "train/success" in metrics:
-            self._prices.append(metrics.get("cost/usd"))
+            self._prices.append(coach_usd(metrics))
         line = step_line(metrics)
         if "time/step_s" in metrics and self._steps is not None and self._steps > metrics["step"]:
             line += f" | {duration((self._steps - metrics['step']) * metrics['time/step_s'])} left"
@@ -125,7 +125,7 @@ def step_line(metrics: Mapping[str, Any]) -> str:
         parts.append(f"{metrics['coach/failed_fraction']:.0%} of coach calls failed")
     if "time/step_s" in metrics:
         parts.append(f"{metrics['time/step_s']:.0f} s ({metrics['time/rollout_tokens_per_s']:.0f} tokens/s)")
-    if cost := metrics.get("cost/usd"):
+    if cost := coach_usd(metrics):
         parts.append(f"${cost:.3f}" if cost >= 0.001 else dollars(cost))
     if "eval/success" in metrics:
         parts.append(f"held-out success {metrics['eval/success']:.3f} (n={metrics['eval/episodes']:.0f})")

@@ -15,6 +15,7 @@ from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompt_rendering import find_prompt_file, load_coach_prompt, use_of
 from coachrl.config import CoachConfig, RetrospectiveConfig, RunConfig, StrategicConfig
 from coachrl.errors import ConfigError
+from coachrl.files import at_home
 from coachrl.prompts import Prompt
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import ScoredEpisode, requests_of, tasks_of, team_of, training_episodes
@@ -62,7 +63,7 @@ def find_action(spec: str) -> SavedAction:
 
 def find_prompt(name: str) -> Prompt:
     """The prompt that `coaches try NAME` means, shipped or a file. Raises ConfigError where it judges no action."""
-    prompt = load_coach_prompt(find_prompt_file(Path(name)), use=None)
+    prompt = load_coach_prompt(find_prompt_file(at_home(name)), use=None)
     if use_of(prompt) == "preface":
         raise ConfigError(f"coach prompt {name} only precedes others: set coach.strategic.window_steps in a run")
     return prompt
@@ -104,7 +105,7 @@ def _coach(name: str, settings: CoachConfig, client_factory: ChatClientFactory) 
     """The run's coach with the prompt `name` alone: without fallbacks, and without statistics of a run."""
     if name == "rules" or is_import_path(name):
         return make_coach(CoachConfig(name=name))
-    path = find_prompt_file(Path(name))
+    path = find_prompt_file(at_home(name))
     alone = {"ensemble": (), "fallbacks": (), "strategic": StrategicConfig()}
     if use_of(find_prompt(name)) == "retrospective":
         asked = {**alone, "retrospective": RetrospectiveConfig(prompt=path)}

@@ -83,7 +83,7 @@ def explain(item: Any) -> str:
 def _explain_unknown(item: Any, dotted: str) -> str:
     key = str(item["loc"][-1])
     parents = place_of(item)[:-1]
-    if key in CALLED_ELSEWHERE:
+    if _is_called_elsewhere(key, parents):
         return f"unknown key '{dotted}', did you mean '{CALLED_ELSEWHERE[key]}'?"
     if parents != ("tasks",):
         return f"unknown key '{dotted}'{nearest(key, keys_at(parents)) if parents else nearest_anywhere(key)}"
@@ -95,6 +95,12 @@ def _explain_unknown(item: Any, dotted: str) -> str:
             or_else = 'or leave it out and name the grader in each task: MathTruth(answer, grader="my_module:same")'
         return f"{chosen} reads no {dotted}, which {_listed(others)}: set tasks.source to it, {or_else}"
     return f"unknown key '{dotted}'{nearest(key, SOURCES[source].model_fields)}"
+
+
+def _is_called_elsewhere(key: str, parents: tuple[str, ...]) -> bool:
+    """Whether a key without a section, or in that of the setting that it means, is another trainer's word."""
+    section = CALLED_ELSEWHERE.get(key, "").rpartition(".")[0]
+    return key in CALLED_ELSEWHERE and parents in ((), ("train",), (section,))
 
 
 def nearest_anywhere(key: str) -> str:

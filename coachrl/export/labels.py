@@ -89,7 +89,7 @@ def _labels_of(run: Run, place: Path, digests: Mapping[str, str]) -> tuple[list[
     """What a file says of the run's actions, and how many labels it has of replies that are gone. Raises
     ConfigError."""
     found: dict[tuple[str, str], tuple[int, Label]] = {}
-    gone = 0
+    gone, of_the_run = 0, False
     for number, record in _records(place):
         where = f"{place}, line {number}"
         try:
@@ -98,6 +98,7 @@ def _labels_of(run: Run, place: Path, digests: Mapping[str, str]) -> tuple[list[
             raise ConfigError(f"{where}: {error}") from error
         if label.action_id not in digests and not label.action_digest:
             raise ConfigError(f"{where}: {brief(label.action_id)} is no action of a training step of {run.folder.name}")
+        of_the_run |= label.action_id in digests
         if not _is_held(label, digests):
             gone += 1
             continue
@@ -107,6 +108,8 @@ def _labels_of(run: Run, place: Path, digests: Mapping[str, str]) -> tuple[list[
         found[label.key] = number, label
     if not found and not gone:
         raise ConfigError(f"{place} holds no label")
+    if not of_the_run:
+        raise ConfigError(f"{place} holds no label of an action of {run.folder.name}: it may be another run's")
     return [label for _, label in found.values()], gone
 
 

@@ -15,7 +15,6 @@ from coachrl.text import counted, one_line
 _OF_ANOTHER_TEAM = ("pipeline.name", "model", "tasks.source")  # then more than training makes a difference
 _CHOICES = ("pipeline.name", "tasks.source", "algorithm.name")  # each brings a section of its own
 _MOST_DIFFERENCES = 12
-_OTHER_SEED = "; each seed holds out tasks of its own, unless tasks.heldout names them"
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def compare_evaluations(runs: Sequence[Run], evaluations: Sequence[EpisodeFile])
     """As `compare`, of the last evaluations as they were read."""
     (baseline, first), *others = zip(run_names(runs), evaluations, strict=True)
     return [
-        _comparison(baseline, first, name, last, differences(runs[0], run))
+        _comparison(baseline, first, name, last, differences(runs[0], run), _other_seed(runs[0], run))
         for run, (name, last) in zip(runs[1:], others, strict=True)
     ]
 
@@ -128,8 +127,20 @@ def _nothing_measured(evaluations: Sequence[EpisodeFile]) -> str:
     return f"nothing was measured: its evaluations' {counted(len(broken), 'episode')} all broke, the last by '{why}'"
 
 
+def _other_seed(baseline: Run, run: Run) -> str:
+    """What is said of two runs of different seeds that leave it to the seed which tasks are held out, else ""."""
+    try:
+        both = baseline.config(), run.config()
+    except ConfigError:  # which `differences` tells
+        return ""
+    if both[0].seed == both[1].seed or any(getattr(config.tasks, "heldout", None) is not None for config in both):
+        return ""
+    can_name_them = all("heldout" in type(config.tasks).model_fields for config in both)
+    return "; each seed holds out tasks of its own" + (", unless tasks.heldout names them" if can_name_them else "")
+
+
 def _comparison(
-    baseline: str, first: EpisodeFile, name: str, last: EpisodeFile, differing: tuple[str, ...]
+    baseline: str, first: EpisodeFile, name: str, last: EpisodeFile, differing: tuple[str, ...], other_seed: str
 ) -> RunComparison:
     ours, theirs = {draw_key(e) for e in first.valid}, {draw_key(e) for e in last.valid}
     shared = ours & theirs
@@ -137,7 +148,7 @@ def _comparison(
         raise ConfigError(
             f"{baseline} and {name} share no held-out draw: they were evaluated on {_others(ours, theirs)}"
             + (f"; settings: {'; '.join(differing[:_MOST_DIFFERENCES])}" if differing else "")
-            + (_OTHER_SEED if any(setting.startswith("seed:") for setting in differing) else "")
+            + other_seed
         )
     first, last = _only(first, shared), _only(last, shared)
     steps = first.step, last.step

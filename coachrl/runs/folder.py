@@ -26,6 +26,7 @@ from shlex import quote
 from typing import Any, Literal
 
 from coachrl.config import RunConfig, check_read, dump_config, kept_config, load_config, resumable_settings
+from coachrl.config.explain import described
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.files import at_home, named_path
 from coachrl.jsonl import (
@@ -203,15 +204,17 @@ class Run:
 
         Raises ConfigError for settings that shape what a run learns."""
         overrides, changeable = list(overrides), resumable_settings()
-        config = self.config(overrides)  # first, which says what is mistyped
         for key in (override.partition("=")[0] for override in overrides):
             if key not in changeable:
+                if not described(self.config(), key):
+                    self.config(overrides)  # which says what is mistyped
                 raise ConfigError(
                     f"--resume continues a run as it was configured: '{key}' cannot change now (docs/configuration.md "
                     "marks with ↻ what can). To train on with others, or for more steps, begin a new run from its "
-                    f"checkpoint: coachrl train --config {quote(str(self.folder / 'config.yaml'))} --name NEW {key}=… "
-                    "policies.NAME.model=CHECKPOINT/NAME"
+                    f"checkpoint: coachrl train --config {quote(str(self.folder / 'config.yaml'))} --name NEW "
+                    f"{'' if key == 'name' else f'{key}=… '}policies.NAME.model=CHECKPOINT/NAME"
                 )
+        config = self.config(overrides)
         check_read(config, overrides)
         if overrides and keep:
             write_aside(self.folder / "config.yaml", dump_config(config))

@@ -155,6 +155,15 @@ def cost_metrics(episodes: Sequence[Episode], scores: dict[str, CoachScore]) -> 
     return metrics
 
 
+def coach_usd(metrics: Mapping[str, float]) -> float | None:
+    """Dollars that a step's coach took, for scoring the reference set again, too. None where a price is not known."""
+    if "cost/reference_set/calls" not in metrics:
+        return metrics.get("cost/usd")
+    if "cost/usd" not in metrics or "cost/reference_set/usd" not in metrics:
+        return None
+    return metrics["cost/usd"] + metrics["cost/reference_set/usd"]
+
+
 class Clock:
     """Seconds between laps, as `time/<lap>_s`, and their sum as `time/step_s`."""
 

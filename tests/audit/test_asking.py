@@ -260,13 +260,14 @@ class Heard(ScriptedCoach):
         self.told.append("closed")
 
 
-def asked_of(coach: Heard, run: Run, agreed=lambda cost: None) -> Asked:
+def asked_of(coach: Heard, run: Run, agreed=lambda cost: None, meanwhile=None) -> Asked:
     def make_pool(config: RunConfig, ledger: Path) -> CoachPool:
         coach.told.append(ledger.name)
         return CoachPool(coach, ledger=ledger)
 
     wanted = ProbeSettings(probe_actions=2, resamples=100)
-    return asyncio.run(ask_coach(run, run.config(), wanted, run.folder / "coach" / "audit.jsonl", agreed, make_pool))
+    ledger = run.folder / "coach" / "audit.jsonl"
+    return asyncio.run(ask_coach(run, run.config(), wanted, ledger, agreed, make_pool, meanwhile))
 
 
 def test_a_coach_is_asked_once_its_cost_is_agreed_to_and_it_can_be_reached_and_is_closed_in_any_case(tmp_path):
@@ -295,18 +296,32 @@ def test_a_coach_is_asked_once_its_cost_is_agreed_to_and_it_can_be_reached_and_i
         asked_of(dear, run, refuse)
     assert dear.told == []
 
+    async def replay() -> None:
+        coach.told.append("replayed")
+
+    coach = Heard()
+    asked_of(coach, run, lambda cost: coach.told.append("agreed"), replay)
+    assert coach.told[:5] == ["agreed", "audit.jsonl", "checked", "replayed", "asked"], "hours come after the yes"
+
 
 def test_an_audit_that_would_use_up_the_budget_before_its_last_reply_is_not_begun(tmp_path):
     run = Run.create(load_config(None, [f"out={tmp_path}", "name=r", "tasks.train_count=6"]))
     write_rules_run(run)
     coach = ["coach.name=openai/none", "coach.usd_per_million_tokens=[10,10]"]
     ledger, agreed = run.folder / "coach" / "audit.jsonl", []
+    episodes, scores = run.read_episodes("step-000001")
+    seen = Usage(attempts=1, tokens_in=500, tokens_out=500, cost_usd=0.01)
+    was_asked = {key: replace(score, model="openai/none", usage=seen) for key, score in scores.items()}
 
     def ask(budget_usd: float) -> None:
         config = run.config([*coach, f"coach.budget_usd={budget_usd}"])
         pool = CoachPool(Heard(), ledger=ledger)
         asyncio.run(ask_coach(run, config, ProbeSettings(2, resamples=100), ledger, agreed.append, lambda *_: pool))
 
+    ask(0.01)
+    assert agreed.pop().assumed_reply_tokens, "nobody knows yet what a reply takes: the yes decides"
+    ledger.unlink()
+    run.write_episodes("step-000001", episodes, was_asked)
     with pytest.raises(ConfigError, match=r"coach.budget_usd=0.01 does not reach so far, of which .* spent \$0"):
         ask(0.01)
     assert not agreed and not ledger.exists()

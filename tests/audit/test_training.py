@@ -11,6 +11,7 @@ from audit_runs import ROLES, likes_sums, write_run
 from coachrl.audit.audit import audit_runs
 from coachrl.audit.report.page import as_html
 from coachrl.audit.stats.training import TrainingAudit, reference_set_metrics, score_audit
+from coachrl.coach.kinds.ensemble import EnsembleCoach
 from coachrl.coach.kinds.strategic import StrategicCoach
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig, load_config
@@ -72,6 +73,14 @@ def test_a_reference_set_is_frozen_and_scored_again(tmp_path):
     assert {line["action_id"] for line in lines[:10]} == {line["action_id"] for line in lines[10:]}
     digests = {action.id: action.digest for one in run.read_episodes("step-000001")[0] for action in one.actions}
     assert all(line["action_digest"] == digests[line["action_id"]] for line in lines)
+
+
+def test_what_the_set_costs_counts_every_call_of_an_ensemble(tmp_path):
+    run = write_run(tmp_path, steps=4, tasks=16)
+    audited, both = settings(run, every=1, reference_set=10), [ScriptedCoach(lambda request: 9.0)] * 2
+    trained = TrainingAudit(audited, run, TEAM, TASKS, lambda: CoachPool(EnsembleCoach(both, "mean")))
+    asyncio.run(trained.metrics(1))
+    assert asyncio.run(trained.metrics(3))["cost/reference_set/calls"] == 20.0
 
 
 def test_a_coach_that_sees_the_run_scores_the_set_by_what_it_has_seen(tmp_path):

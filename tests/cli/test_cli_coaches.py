@@ -59,6 +59,13 @@ def test_list_and_show():
     assert "ROC-AUC" in coachrl("show", "rules").stdout
 
 
+def test_a_prompt_in_the_home_is_found_by_its_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "own.md").write_text(coachrl("show", "generic").stdout)
+    assert "PROCESS_SCORE" in coachrl("show", "~/own.md").stdout
+    assert "~/own.md: " in coachrl("lint", "~/own.md").stdout
+
+
 def test_lint_finds_the_papers_rubric_and_exits_with_3():
     done = coachrl("lint", "--json")
     found = json.loads(done.stdout)["findings"]

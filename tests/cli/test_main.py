@@ -99,6 +99,7 @@ def test_a_command_without_standard_streams_prints_into_nothing():
         ("train --steps four", "coachrl train: Invalid value for '--steps'"),
         ("train --steps", "Option '--steps' requires an argument"),
         ("train -c quickstart --config=one_gpu", "--config is given twice: name one file"),
+        ("train -c quickstart -cone_gpu", "--config is given twice: name one file"),
         ("tasks list -c quickstart -c one_gpu", "--config is given twice: name one file"),
         ("view", "coachrl view: Missing argument 'RUN' (coachrl view --help says what there is)"),
     ],

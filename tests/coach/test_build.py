@@ -105,7 +105,13 @@ async def test_a_prompt_that_does_not_say_how_to_answer_is_told_of_where_no_sche
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = tmp_path / "own.md"
-    for ending, warned in (("Judge it.", True), ("End with PROCESS_SCORE: n", False)):
+    for ending, warned in (
+        ("Judge it.", True),
+        ("End with PROCESS_SCORE: n", False),
+        ("End with process-score: n", False),
+        (r"End with PROCESS\_SCORE: n", False),
+        ("End with PROCESS SCORE: n", False),
+    ):
         caplog.clear()
         own.write_text(f"---\nfields: [agent_output]\n---\n{{{{agent_output}}}} {ending}")
         await asked_of(CoachConfig(name="openai/a", prompt=own))

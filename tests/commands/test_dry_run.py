@@ -164,7 +164,17 @@ def test_the_usual_spend_is_what_steps_of_the_last_run_did_cost(tmp_path):
     assert plan_of(tmp_path, "train.steps=6", *coach, sizes[0], "train.group_size=2").coach_usd_usual == 6.0
     for other in ("coach.max_tokens=500", "tasks.train_count=7", "pipeline.max_new_tokens=5"):
         assert plan_of(tmp_path, *coach, *sizes, other).coach_usd_usual is None
-    run.append_metrics({"step": 3, "time/step_s": 10.0})
+    run.append_metrics(
+        {
+            "step": 3,
+            "time/step_s": 10.0,
+            "cost/usd": 0.5,
+            "cost/reference_set/calls": 9.0,
+            "cost/reference_set/usd": 1.5,
+        }
+    )
+    assert plan_of(tmp_path, "train.steps=6", *coach, *sizes).coach_usd_usual == 6 * 1.0
+    run.append_metrics({"step": 4, "time/step_s": 10.0})
     assert plan_of(tmp_path, *coach, *sizes).coach_usd_usual is None, "one price is not known"
 
 

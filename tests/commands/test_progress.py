@@ -48,6 +48,12 @@ def test_actions_that_are_left_out_are_told_with_the_setting_that_decides_it() -
     assert line.endswith("1 action left out: sandbox: broke")
 
 
+def test_a_steps_dollars_are_those_of_the_reference_set_too() -> None:
+    metrics = {"step": 1, "cost/usd": 0.25, "cost/reference_set/calls": 10.0}
+    assert step_line({**metrics, "cost/reference_set/usd": 0.5}).endswith("| $0.750")
+    assert "$" not in step_line(metrics), "one price is not known"
+
+
 def test_a_terminal_shows_a_phase_and_a_clock_before_any_episode() -> None:
     drawn = io.StringIO()
     with Display(Console(file=drawn, force_terminal=True, width=140)) as display:

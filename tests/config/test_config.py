@@ -116,6 +116,12 @@ def test_a_name_of_another_trainer_is_answered_by_the_one_here():
         for place in ("", "train."):
             with pytest.raises(ConfigError, match=rf"unknown key '{place}{theirs}', did you mean '{ours}'\?$"):
                 load_config(None, [f"{place}{theirs}=1"])
+    for place in ("coach.max_completion_length", "eval.batch_size", "coach.tools.max_steps", "sampling.epsilon"):
+        with pytest.raises(ConfigError) as caught:
+            load_config(None, [f"{place}=1"])
+        assert not any(f"did you mean '{ours}'" in str(caught.value) for ours in CALLED_ELSEWHERE.values())
+    with pytest.raises(ConfigError, match=r"'eval\.eval_steps', did you mean 'eval\.every'"):
+        load_config(None, ["eval.eval_steps=1"])
 
 
 def test_a_run_in_the_place_of_an_override_is_told_where_it_goes(tmp_path):

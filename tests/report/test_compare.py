@@ -137,8 +137,24 @@ def test_runs_without_a_shared_draw_say_what_was_set_otherwise(tmp_path):
     episodes.write_text(episodes.read_text().replace("heldout-", "other-"))
     with pytest.raises(
         ConfigError,
-        match=r"share no held-out draw.*; settings: seed: 0 against 5; each seed holds out tasks of its own, unless",
+        match=r"share no held-out draw.*; settings: seed: 0 against 5; each seed holds out tasks of its own$",
     ):
+        compare([plain, other])
+
+
+@pytest.mark.parametrize(
+    ("tasks", "hint"),
+    [
+        ({}, "; each seed holds out tasks of its own, unless tasks.heldout names them"),
+        ({"heldout": "gone.jsonl"}, ""),  # it is not the seed that makes them others
+    ],
+)
+def test_a_setting_is_named_only_where_it_would_help(tmp_path, tasks, hint):
+    files = {"source": "math", "train": "problems.jsonl", **tasks}
+    plain, other = other_run(tmp_path, "plain", tasks=files), other_run(tmp_path, "other", seed=5, tasks=files)
+    episodes = other.folder / "episodes" / "eval-000004.jsonl"
+    episodes.write_text(episodes.read_text().replace("heldout-", "other-"))
+    with pytest.raises(ConfigError, match=f"settings: seed: 0 against 5{hint}$"):
         compare([plain, other])
 
 

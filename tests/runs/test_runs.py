@@ -309,6 +309,11 @@ def test_what_a_resumed_run_may_change_is_written_down_unless_it_is_for_once(tmp
         with pytest.raises(ConfigError, match=f"'{refused.partition('=')[0]}' cannot change now") as error:
             run.reconfigure([refused])
         assert f": coachrl train --config {run.folder / 'config.yaml'} --name NEW " in str(error.value)
+    for refused in ("algorithm.name=grpo", "tasks.source=math"):  # nor is it asked what goes with what
+        with pytest.raises(ConfigError, match=f"'{refused.partition('=')[0]}' cannot change now"):
+            run.reconfigure([refused])
+    with pytest.raises(ConfigError, match="--name NEW policies"):
+        run.reconfigure(["name=other"])
     with pytest.raises(ConfigError, match=r"unknown key 'coach\.budget', did you mean 'budget_usd'"):
         run.reconfigure(["coach.budget=3"])
 

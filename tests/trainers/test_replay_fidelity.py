@@ -34,6 +34,8 @@ def audit(run: Run, *arguments: str):
 
 
 def test_an_audit_measures_goes_on_where_it_stopped_and_says_what_is_gone(run: Run):
+    unasked = audit(run, "--replay", "5", "--probe", "1", "--coach", "openai/none")
+    assert "add --yes" in str(unasked.exception) and "replayed" not in unasked.output, "the yes comes before the hours"
     first = audit(run, "--replay", "5", "--json", "-")
     assert first.exit_code == 0, first.output
     found = json.loads(first.stdout)["replayed"]
@@ -51,8 +53,13 @@ def test_an_audit_measures_goes_on_where_it_stopped_and_says_what_is_gone(run: R
     again = audit(run, "--replay", "5", "--json", "-")
     assert json.loads(again.stdout)["replayed"] == found, "what is drawn depends on the decision alone"
     assert "replayed 5 of 5 actions" in again.output and kept.read_text() == "".join(lines)
+    lost = {**json.loads(lines[4]), "worth": None, "problem": "the sandbox was down"}  # of an earlier version
+    kept.write_text("".join(lines[:4]) + json.dumps(lost) + "\n")
+    assert json.loads(audit(run, "--replay", "5", "--json", "-").stdout)["replayed"] == found, "it is tried again"
+    kept.write_text("".join(lines))
     before = kept.read_text()
-    assert json.loads(audit(run, "--replay", "5", "--json", "-").stdout)["replayed"] == found
+    both = json.loads(audit(run, "--replay", "5", "--probe", "1", "--json", "-").stdout)  # asks its rules, too
+    assert both["replayed"] == found and both["asked"]["coach"] == "rules"
     assert kept.read_text() == before
 
     kept.write_text("".join(["[1]\n", lines[0].replace('"tokens"', '"tokenz"'), *lines[1:]]))  # another version's, too

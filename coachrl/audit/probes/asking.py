@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,9 +59,11 @@ async def ask_coach(
     ledger: Path,
     agreed: Callable[[CostEstimate], None],
     make_pool: Callable[[RunConfig, Path], CoachPool],
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> Asked:
     """config: the run's, with the coach to ask. agreed: told of the cost before any call; it raises to stop. make_pool:
-    makes the pool of the coach that a configuration names, which notes its calls in a ledger.
+    makes the pool of the coach that a configuration names, which notes its calls in a ledger. meanwhile: what takes
+    long and may fail, done once all is agreed to and the coach can be reached, before it is asked.
 
     Raises ConfigError, CoachUnavailable, SandboxError, BudgetExceeded."""
     requests: list[CoachRequest] = []
@@ -82,6 +84,8 @@ async def ask_coach(
     pool = make_pool(config, ledger)
     try:
         await pool.check()
+        if meanwhile is not None:
+            await meanwhile()
         probes = await run_probes(pool, requests, perturbations, wanted.resamples, wanted.seed) if requests else None
         localized = None
         if played is not None:
@@ -92,8 +96,11 @@ async def ask_coach(
 
 
 def _check_budget(limit_usd: float | None, spent_usd: float, cost: CostEstimate) -> None:
-    """Raises ConfigError where the money would run out before the last reply, and be spent for nothing."""
-    if limit_usd is not None and cost.usd is not None and cost.usd[1] > limit_usd - spent_usd:
+    """Raises ConfigError where the money would run out before the last reply, and be spent for nothing. An estimate
+    that rests on a guess refuses nothing: who says yes has read it."""
+    if limit_usd is None or cost.usd is None or cost.assumed_reply_tokens:
+        return
+    if cost.usd[1] > limit_usd - spent_usd:
         raise ConfigError(
             f"this audit asks: {cost}; coach.budget_usd={limit_usd:g} does not reach so far, of which earlier audits "
             f"have spent {dollars(spent_usd)}: ask less, or raise it in the run's config.yaml"

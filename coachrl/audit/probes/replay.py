@@ -195,7 +195,9 @@ def _on_file(path: Path, made_with: dict[str, object], problems: list[str]) -> I
         return _REPLAYED.validate_python(record) if record["made_with"] == made_with else None
 
     drop_torn_line(path)
-    yield from filter(None, readable_jsonl(path, parse, problems))
+    for one in readable_jsonl(path, parse, problems):
+        if one is not None and one.worth is not None:  # earlier versions kept what could not be measured, too
+            yield one
 
 
 def _replayed(decision: Decision, score: CoachScore, measured: Measured) -> ReplayedAction:

@@ -139,9 +139,9 @@ def reference_set_metrics(first: Mapping[str, CoachScore], now: Mapping[str, Coa
 
 def _spent(scores: Collection[CoachScore]) -> dict[str, float]:
     """`cost/reference_set/calls`, and `usd` where all prices are known: `cost/usd` is of the step's actions alone."""
-    usd = sum((score.usage for score in scores), Usage()).cost_usd
-    calls = {"cost/reference_set/calls": float(len(scores))}
-    return calls if usd is None else {**calls, "cost/reference_set/usd": usd}
+    usage = sum((score.usage for score in scores), Usage())
+    calls = {"cost/reference_set/calls": float(usage.attempts)}
+    return calls if usage.cost_usd is None else {**calls, "cost/reference_set/usd": usage.cost_usd}
 
 
 async def _ask_again(pool: CoachPool, requests: Sequence[CoachRequest], step: int) -> dict[str, CoachScore]:

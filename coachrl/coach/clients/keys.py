@@ -57,6 +57,7 @@ def key_of(provider: str) -> str | None:
 def address_in_environment(provider: str) -> str | None:
     """Where the environment sends what is asked of a provider: all addresses in variables of its own, most of which are
     named after it (`OLLAMA_API_BASE` for ollama_chat), since each has its own order. None where there is none."""
+    provider = provider.removeprefix("text-completion-").removesuffix("_text")  # another door to the same servers
     asked = provider.replace("_", "").upper()
     found = [address for name in _OTHER_ADDRESSES.get(provider, ()) if (address := os.environ.get(name))]
     for name, address in sorted(os.environ.items()):

@@ -30,7 +30,7 @@ from coachrl.config.choices import awaited, is_own_doing, raised_in
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout, ReplayDiverged
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.outcomes import checked_outcome
-from coachrl.pipelines.team.team import Submit, Team, Tree
+from coachrl.pipelines.team.team import GIVEN_UP, Submit, Team, Tree
 from coachrl.sandbox.base import Sandbox
 from coachrl.text import said
 from coachrl.trainers.backends.base import EpisodeGenerator
@@ -55,7 +55,7 @@ class RolloutContext:
     sampling: how replies are drawn; length and seed are each reply's own. submit: takes an action to be scored; None
     where no coach is asked (evaluation).
     outcome_to: whose actions the coach sees the measured outcome for; those wait until the episode has been graded.
-    submit_episode: takes all actions of an episode, in order and each with its outcome, once it has been graded.
+    submit_episode: takes the actions of an episode, in order and each with its outcome, once it has been graded.
     tree: how candidates are drawn and rewarded; None is parallel sampling.
     episode_timeout_s: seconds of one episode, its waits included; None sets no limit.
     executor: processes that play the episodes; None plays them here.
@@ -171,7 +171,8 @@ def _ask_with_outcome(
         for request in waiting:
             context.submit(replace(request, outcome=episode.outcome))
     if context.submit_episode is not None:
-        context.submit_episode(episode_requests(spec.task, context.pipeline.roles, episode.actions, episode.outcome))
+        requests = episode_requests(spec.task, context.pipeline.roles, episode.actions, episode.outcome)
+        context.submit_episode([request for request in requests if request.action.result != GIVEN_UP])
 
 
 async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outcome:

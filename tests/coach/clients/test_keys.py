@@ -8,6 +8,7 @@ import pytest
 from coachrl.coach.clients import keys
 from coachrl.coach.clients.keys import (
     KEY_VARIABLES,
+    address_in_environment,
     check_address,
     key_of,
     may_come_from_a_file,
@@ -53,6 +54,20 @@ print([name for name in ("litellm", "openai", "google.genai") if name in sys.mod
     *said, imported = done.stdout.splitlines()
     assert imported == "[]"
     assert len(said) == len(MODELS) and all(words in line for line, words in zip(said, MODELS.values(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("provider", "variable"),
+    [
+        ("openai", "OPENAI_BASE_URL"),
+        ("text-completion-openai", "OPENAI_BASE_URL"),
+        ("text-completion-codestral", "CODESTRAL_API_BASE"),
+        ("watsonx_text", "WATSONX_URL"),
+    ],
+)
+def test_an_address_is_found_under_the_name_of_any_door_of_its_provider(monkeypatch, provider, variable):
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    assert address_in_environment(provider) == "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize("provider", KEY_VARIABLES)

@@ -26,6 +26,7 @@ from coachrl.errors import (
     WorkerLost,
 )
 from coachrl.pipelines.base import Pipeline
+from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.prompts import parse_prompt
 from coachrl.runs.records import episode_line
 from coachrl.sandbox import make_sandbox
@@ -194,6 +195,19 @@ async def test_a_coach_that_is_shown_no_outcome_scores_all_actions_early_and_one
         broken = Heard()
         await rollout(SPECS[1:2], broken.context(Pair(failing(SandboxError("gone"))), outcome_to=outcome_to))
         assert [name for name, _ in broken.of("t1")] == [name for name, outcome in shown.items() if outcome is None]
+
+
+async def test_a_retrospective_pass_leaves_out_a_reply_that_nobody_waited_for():
+    class Leaves(Pair):
+        async def run(self, task, team, workspace):
+            team.first.given_up(ReadPrompt((), "Well?"))
+            return await super().run(task, team, workspace)
+
+    passes = []
+    context = replace(Heard().context(Leaves()), submit_episode=passes.append)
+    [episode] = await rollout(SPECS[:1], context)
+    assert len(episode.actions) == 3
+    assert [[request.action.id for request in one] for one in passes] == [[a.id for a in episode.actions[1:]]]
 
 
 class Broken:
