@@ -13,8 +13,9 @@ from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
 from coachrl.report.contents import asks_coach
-from coachrl.runs.folder import LOCK, Run, run_folders
+from coachrl.runs.folder import LOCK, Run
 from coachrl.runs.locks import in_use_by
+from coachrl.runs.places import run_folders
 
 _SUCCESS = "eval/success"
 

@@ -149,7 +149,7 @@ class Run:
             for above in folder.parents:
                 if all((above / part).exists() for part in ("config.yaml", "episodes")):
                     raise ConfigError(f"{folder} is not a run folder, but a part of one: name {above}")
-            near = nearest(folder.name, _names_in(folder.parent)).replace("'", f"'{folder.parent}/", 1)
+            near = nearest(folder.name, places.names_in(folder.parent)).replace("'", f"'{folder.parent}/", 1)
             raise ConfigError(f"{folder} is not a run folder{near or ': it has none of ' + ', '.join(parts)}")
         return cls(folder.resolve())
 
@@ -406,15 +406,3 @@ class Run:
 
 def _exists(folder: Path) -> str:
     return f"run folder {folder} exists; choose another name=…, or --resume {quote(str(folder))}"
-
-
-def run_folders(folder: Path) -> list[Path]:
-    """The runs in `folder` that this user may look into; `latest` is one of them by another name. Raises OSError."""
-    return [path for path in folder.iterdir() if os.path.isfile(path / "config.yaml")]  # noqa: PTH113  raises nothing
-
-
-def _names_in(folder: Path) -> list[str]:
-    """The newest first."""
-    with contextlib.suppress(OSError):
-        return sorted((path.name for path in run_folders(folder)), reverse=True)
-    return []

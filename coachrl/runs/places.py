@@ -67,3 +67,15 @@ def _link(latest: Path, run: Path) -> bool:
         log.warning("runs/latest was not moved: %s", error)
         return False
     return True
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The runs in `folder` that this user may look into; `latest` is one of them by another name. Raises OSError."""
+    return [path for path in folder.iterdir() if os.path.isfile(path / "config.yaml")]  # noqa: PTH113  raises nothing
+
+
+def names_in(folder: Path) -> list[str]:
+    """The newest first."""
+    with contextlib.suppress(OSError):
+        return sorted((path.name for path in run_folders(folder)), reverse=True)
+    return []

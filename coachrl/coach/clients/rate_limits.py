@@ -36,6 +36,7 @@ _LONGEST_STEP_S = 2.0  # of age that the curve gains with one call: a longer gap
 _CHANCES, _CHANCE_S = 8, 120.0  # so many refusals at half of a pace that was tried lately tell their share
 _LEAST_CHANCE, _MOST_CHANCE = 0.02, 0.3  # of a smaller share a quota may be the cause, of a larger one it is
 _TRIED_CALLS = 4  # taken at a pace, they say that it is no storm
+_TOO_MANY = 4  # times the calls that come to one of them
 _CHANCE_GAIN = 1.1  # of the pace, with each of them
 
 # Where the provider takes nothing at all.
@@ -168,7 +169,11 @@ class Pace:
 
         Under a quota they are rare at half of a pace of which most calls were taken. Where they are as many there as
         before, that share is the provider's own, and what counts from then on is whether there are more of them."""
-        self._refusals.append(_Refusal(at.at_s, at.per_s, max(1, at.number - self._slowed.begun)))
+        calls = max(1, at.number - self._slowed.begun)
+        if calls * self._chance > _TOO_MANY:  # of which chance would have refused some
+            self._chance = 0.0
+            self._refusals.clear()
+        self._refusals.append(_Refusal(at.at_s, at.per_s, calls))
         lately = [one for one in self._refusals if one.at_s > at.at_s - _CHANCE_S]
         tried_per_s = max((one.per_s for one in lately if one.calls >= _TRIED_CALLS), default=0.0)
         slow = [one for one in lately if one.per_s <= tried_per_s / 2][-_CHANCES:]

@@ -183,6 +183,15 @@ def test_however_many_calls_wait(concurrency: int, status: int, retry_after: str
     check(provider, lost, 0.9 * 3 * 300)
 
 
+@pytest.mark.parametrize("share", [0.05, 0.1])
+def test_refusals_that_come_at_whatever_pace_do_not_bring_it_down(share: float) -> None:
+    """As where many customers share one quota. Without refusals 42 calls a second are taken."""
+    draw = random.Random(0)
+    provider = ProviderWithQuota(lambda _: 0.1 if draw.random() < share else 0.0, (429, 0.2, ""), CoachConfig())
+    lost = virtual_time.run(ask_for(provider, 32, 200.0))
+    assert lost == 0 and provider.taken >= 5 * 200
+
+
 def test_a_quota_of_the_minute_is_used_to_nine_tenths_where_the_provider_says_when_it_ends() -> None:
     provider = ProviderWithQuota(fixed_window(3, window_s=60.0), (429, 0.3, "exact"), CoachConfig())
     lost = virtual_time.run(ask_for(provider, 32, 600.0))
