@@ -229,7 +229,7 @@ def _with_measured(
     asked: Asked | None = None
     if wanted.probe_actions or wanted.faults:
         asked = _ask(folder, wanted, coach, yes, play_again)
-    else:
+    elif replay:
         run_in_loop(play_again())
     for fidelity in replayed:
         found = with_replayed(found, fidelity)

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _PACKAGE = Path(__file__).parent.parent
 _ENDING_S = 30.0  # for what code of the user's own does when it is told to end
+_AFTERWARDS_S = 2.0  # for what it did not come to while other code held the event loop
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _read: dict[str, tuple[Any, int]] = {}  # by module: its spec, and when its file had been written, as last seen
 
@@ -91,13 +92,25 @@ async def _ended(working: asyncio.Task[Any], name: str) -> None:
         await asyncio.wait([working])
     except asyncio.CancelledError:
         working.cancel()
-        _, still = await asyncio.wait([working], timeout=_ENDING_S)
-        if still:
+        for most_s in (_ENDING_S, _AFTERWARDS_S):
+            await _ended_within(most_s, working)
+        if not working.done():
             raise ConfigError(
                 f"{name} goes on {_ENDING_S:g} s after it was told to end: an `except` in it, or in what it awaits, "
                 "takes asyncio.CancelledError, which has to be raised again"
             ) from None
         raise
+
+
+async def _ended_within(most_s: float, working: asyncio.Task[Any]) -> None:
+    """Wait for a task that was told to end, and is told again as often as this one is."""
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + most_s
+    while not working.done() and (left_s := until_s - clock()) > 0:
+        try:
+            await asyncio.wait([working], timeout=left_s)
+        except asyncio.CancelledError:
+            working.cancel()
 
 
 def is_own_doing(raised: BaseException) -> bool:

@@ -109,7 +109,9 @@ def _labels_of(run: Run, place: Path, digests: Mapping[str, str]) -> tuple[list[
     if not found and not gone:
         raise ConfigError(f"{place} holds no label")
     if not of_the_run:
-        raise ConfigError(f"{place} holds no label of an action of {run.folder.name}: it may be another run's")
+        raise ConfigError(
+            f"{place} holds no label of an action of {run.folder.name}: it is another run's, or of what is gone"
+        )
     return [label for _, label in found.values()], gone
 
 

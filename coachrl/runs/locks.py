@@ -200,7 +200,9 @@ def _this_process(doing: str) -> Owner:
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):  # ESTALE: another machine removed it
+            raise
         return False
 
 

@@ -22,6 +22,7 @@ from coachrl.errors import (
     CheckpointError,
     CoachrlError,
     CoachUnavailable,
+    ConfigError,
     EngineGone,
     EngineLost,
     Preempted,
@@ -145,10 +146,11 @@ class Trainer:
             if self._ends_soon:
                 self._abortable.cancel()
             return await self._abortable
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ConfigError) as error:
             if not self._ends_soon:
                 raise
-            raise Preempted("the process was asked to end") from None
+            why = f"; {error}" if isinstance(error, ConfigError) else ""
+            raise Preempted(f"the process was asked to end{why}") from None
         finally:
             self._abortable = None
 

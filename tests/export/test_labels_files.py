@@ -54,7 +54,7 @@ def test_scores_of_replies_that_are_gone_are_left_out_and_hide_none_of_those_tha
 
 def test_the_file_of_another_run_is_refused(run, tmp_path):
     others = {"action_id": "step-000009.other/0", "rater": "Ann", "score": 7.5, "action_digest": "d000"}
-    with pytest.raises(ConfigError, match=r"holds no label of an action of .*: it may be another run's"):
+    with pytest.raises(ConfigError, match=r"holds no label of an action of .*: it is another run's"):
         import_labels(run, jsonl(tmp_path / "in.jsonl", others, {**others, "rater": "Ben"}))
 
 

@@ -37,6 +37,7 @@ _CHANCES, _CHANCE_S = 8, 120.0  # so many refusals at half of a pace that was tr
 _LEAST_CHANCE, _MOST_CHANCE = 0.02, 0.3  # of a smaller share a quota may be the cause, of a larger one it is
 _TRIED_CALLS = 4  # taken at a pace, they say that it is no storm
 _TOO_MANY = 4  # times the calls that come to one of them
+_STORM = 8  # refusals, between a few that count, and more than chance has
 _CHANCE_GAIN = 1.1  # of the pace, with each of them
 
 # Where the provider takes nothing at all.
@@ -121,6 +122,7 @@ class Pace:
         self._alone = 0  # refusals in a row of which each was of the first call after the last one
         self._lag_s = 0.0  # how long the last refusal took to come back
         self._refusals = deque[_Refusal](maxlen=40)  # those that slowed calls down, or would have
+        self._counts = deque[tuple[int, int]](maxlen=_IN_A_ROW + 1)  # calls begun and refused, at the last of them
         self._chance = 0.0  # the share of calls that the provider refuses however slowly it is asked
 
     def wait_s(self, now_s: float) -> float:
@@ -170,7 +172,10 @@ class Pace:
         Under a quota they are rare at half of a pace of which most calls were taken. Where they are as many there as
         before, that share is the provider's own, and what counts from then on is whether there are more of them."""
         calls = max(1, at.number - self._slowed.begun)
-        if calls * self._chance > _TOO_MANY:  # of which chance would have refused some
+        self._counts.append((self._begun, self._refused))
+        begun, refused = (last - first for first, last in zip(self._counts[0], self._counts[-1], strict=True))
+        is_storm = refused > _STORM and refused > _MOST_CHANCE * begun
+        if is_storm or calls * self._chance > _TOO_MANY:  # of so many calls chance would have refused some
             self._chance = 0.0
             self._refusals.clear()
         self._refusals.append(_Refusal(at.at_s, at.per_s, calls))
@@ -187,7 +192,7 @@ class Pace:
         since = at.number - self._slowed.begun
         if self._comes_by_chance(at):
             self._alone = 0
-            self.per_s = max(self.per_s, at.per_s) * _CHANCE_GAIN
+            self.per_s = min(_MOST_PER_S, max(self.per_s, at.per_s) * _CHANCE_GAIN)
             self._ceiling_per_s = max(self._ceiling_per_s or 0.0, self.per_s)
             self._start_over(self.per_s)
             self._starts.clear()

@@ -192,6 +192,13 @@ def test_refusals_that_come_at_whatever_pace_do_not_bring_it_down(share: float) 
     assert lost == 0 and provider.taken >= 5 * 200
 
 
+def test_the_storm_of_a_quota_that_falls_is_not_taken_for_chance() -> None:
+    before, after = bucket(40, 40), bucket(5, 5)
+    provider = ProviderWithQuota(lambda at_s: (before if at_s < 120 else after)(at_s), (429, 0.3, "1"), CoachConfig())
+    lost = virtual_time.run(ask_for(provider, 64, 360.0))
+    assert lost == 0 and provider.asked <= 1.1 * provider.taken
+
+
 def test_a_quota_of_the_minute_is_used_to_nine_tenths_where_the_provider_says_when_it_ends() -> None:
     provider = ProviderWithQuota(fixed_window(3, window_s=60.0), (429, 0.3, "exact"), CoachConfig())
     lost = virtual_time.run(ask_for(provider, 32, 600.0))
