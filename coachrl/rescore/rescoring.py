@@ -171,6 +171,7 @@ async def _rescore(
     if wanted:
         progress(0, len(wanted))
         folder = run.folder / "rescores" / by.label
+        folder.parent.mkdir(exist_ok=True)
         drop_torn_line(folder / "ledger.jsonl")
         # The cache holds the replies that could not be read, and would answer with them for ever.
         pool = make_pool(config.without_cache() if which.failed_only else config, folder / "ledger.jsonl", by.repeat)
