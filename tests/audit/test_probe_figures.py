@@ -250,7 +250,9 @@ async def test_what_was_replayed_before_is_counted_by_what_became_of_it(tmp_path
     append_jsonl(path, [{"made_with": made_with, **other}, {"made_with": made_with, **other, "action": "gone"}])
     episode = Episode("e", "t", "k", "mathchat", tuple(actions), Outcome(True))
     spec = EpisodeSpec("e", Task("t", "k", "?", ground_truth=MathTruth("1")), 0)
-    chosen = [(Decision(spec, episode, action), CoachScore(action.id, "scored", 5.0, model="rules")) for action in actions]
+    chosen = [
+        (Decision(spec, episode, action), CoachScore(action.id, "scored", 5.0, model="rules")) for action in actions
+    ]
     context = RolloutContext(make_pipeline(PipelineConfig(name="mathchat")), ScriptedPolicy(lambda call: ""), None)
     found = await replay_fidelity(run, chosen, context, "step-000001", resamples=100, seed=0)
     # Lines of earlier versions without a worth are tried again, and cannot be reproduced.

@@ -23,7 +23,7 @@ from coachrl.resources import resource
 
 README = Path(__file__).parents[2] / "README.md"
 SMALL = {"export runs/latest --format sft --out sft.jsonl": ["--min-score", "7"]}  # few replies of a small run are good
-READS = ("report", "compare", "checkpoints", "coaches", "audit", "export", "tasks", "pipelines", "configs", "config ", "runs")
+READS = ("report", "compare", "checkpoints", "coaches", "audit", "export", "tasks", "pipelines", "runs", "config")
 ELSEWHERE = ("view", "sft", "serve", "doctor")
 KEYS = {"GEMINI_API_KEY": "none", "HF_HUB_OFFLINE": "1"}
 FINDINGS = 3
