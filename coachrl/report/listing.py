@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from coachrl.report.contents import asks_coach
 from coachrl.runs.folder import LOCK, Run
 from coachrl.runs.locks import in_use_by
 from coachrl.runs.places import run_folders
+from coachrl.types import Role
 
 _SUCCESS = "eval/success"
 
@@ -60,8 +62,9 @@ def _begun(run: Path) -> datetime | None:
 
 def _listed(path: Path, began: datetime) -> ListedRun:
     begun = began.isoformat(" ", "seconds")
+    run = Run(path)
     try:
-        config = Run(path).config()
+        config, roles = run.config(), run.roles()
     except ConfigError as error:
         return ListedRun(path.name, begun, state=str(error))
     lines = list(readable_jsonl(path / "metrics.jsonl", _with_step, []))
@@ -71,7 +74,7 @@ def _listed(path: Path, began: datetime) -> ListedRun:
         path.name,
         begun,
         f"{config.pipeline.name} on {config.tasks.source}",
-        _models(config),
+        ", ".join(_models(config, roles or ())),
         config.algorithm.name,
         config.coach.label if asks_coach(config) else "none",
         config.seed,
@@ -88,9 +91,10 @@ def _with_step(record: Any) -> dict[str, Any]:
     return {"step": int(record["step"])} | ({_SUCCESS: success} if math.isfinite(success) else {})
 
 
-def _models(config: RunConfig) -> str:
-    own = dict.fromkeys(policy.model or config.model for policy in config.policies.values())
-    return ", ".join(own or [config.model])
+def _models(config: RunConfig, roles: Sequence[Role]) -> list[str]:
+    """The initial weights of the team's policies, or of a run that has no team yet, of those that it names."""
+    policies = [role.policy for role in roles if not role.external] or list(config.policies)
+    return list(dict.fromkeys(map(config.initial_model, policies))) or [config.model]
 
 
 def _state(path: Path, is_done: bool) -> str:

@@ -9,6 +9,7 @@ from command_line import coachrl
 
 from coachrl.config import load_config
 from coachrl.errors import ConfigError
+from coachrl.pipelines import make_pipeline
 from coachrl.report.listing import listed_runs
 from coachrl.runs.folder import Run
 
@@ -50,9 +51,10 @@ def test_the_newest_is_first_with_its_choices_and_what_came_of_it(make, tmp_path
 
 def test_models_are_those_of_the_policies_and_coaches_those_of_the_ensemble(make, tmp_path):
     policies = {"policies.problem_solver.model": "mine/solver", "model": "tiny-random"}
-    make("own", **policies, **{"coach.ensemble": "[{name: rules}, {name: openai/judge}]"})
+    made = make("own", **policies, **{"coach.ensemble": "[{name: rules}, {name: openai/judge}]"})
+    made.write_roles(make_pipeline(made.config().pipeline).roles)
     [run] = listed_runs(tmp_path)
-    assert (run.model, run.coach) == ("mine/solver", "mean of rules, openai/judge")
+    assert (run.model, run.coach) == ("mine/solver, tiny-random", "mean of rules, openai/judge")
 
 
 def test_what_another_process_trains_is_said_until_that_is_gone(make, tmp_path):
