@@ -21,6 +21,7 @@ from coachrl.commands.build import (
     RunComponents,
     initial_models,
     load_parts,
+    make_backend,
     make_coach_pool,
     open_components,
     prepare,
@@ -200,7 +201,7 @@ async def _train(
     """earlier: as for `asked_to_end`."""
     with open_trackers(config.track, run, config, first_step) as trackers:
         display.on_phase("asking the coach, loading the model", None)
-        async with load_parts(config, ready, again) as components:
+        async with load_parts(config, ready, partial(make_backend, config, ready.policies, again)) as components:
             models = initial_models(config, components.policies, fetch=True)
             if resume:
                 check_models(run, models)
@@ -276,13 +277,11 @@ async def evaluate_run(
         if checkpoint is not None:
             checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
         display.on_phase("checking tasks, loading the model", None)
-        async with open_components(config, None, with_coach=False) as components:
+        async with open_components(config, None, with_coach=False, checkpoint=checkpoint) as components:
             if run is not None:
                 warn_where_changed(config, run, components)
             if swap_policies is not None:
                 components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
-            if checkpoint is not None:
-                components.backend.load(checkpoint)
             display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
             context = RolloutContext(
                 pipeline=components.pipeline,

@@ -34,6 +34,7 @@ from coachrl.trainers.backends.torch.lora import make_adaptable
 from coachrl.trainers.backends.torch.loss import Loss
 from coachrl.trainers.backends.torch.models import parameter_count
 from coachrl.trainers.backends.torch.policy import DTYPES, TrainablePolicy, load_generator
+from coachrl.trainers.backends.torch.saved_state import saved_version
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
@@ -134,12 +135,16 @@ class PolicyTrainer(ABC):
             trained.save(folder / policy, self._weights_version)
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote, and generate with it. Raises CheckpointError."""
+        """Restore what `save` wrote, and generate with it: of policies that are not trained the version of the weights,
+        which they were made from. Raises CheckpointError."""
         missing = [policy for policy in self._policies if not (folder / policy / "state.json").is_file()]
         if missing:
             raise CheckpointError(f"checkpoint {folder}: nothing was saved there for policy {', '.join(missing)}")
-        for policy, trained in self._policies.items():
-            self._weights_version = trained.load(folder / policy)
+        for policy in self._tokenizers:
+            if policy in self._policies:
+                self._weights_version = self._policies[policy].load(folder / policy)
+            elif (folder / policy / "state.json").is_file():
+                self._weights_version = saved_version(folder / policy)
         self._copy_weights()
 
     def _reference_logprobs(self, policy: str, samples: list[TrainSample]) -> list[np.ndarray]:
@@ -197,7 +202,7 @@ class TorchBackend(PolicyTrainer):
             for policy, tokenizer in self._tokenizers.items()
         }
         self._synced = True
-        self._copy_weights()  # packed copies hold more of their policies' weights than the files' rounding leaves
+        self._copy_weights()  # what is float32 in both lies in memory once
         self._batcher = LockstepBatcher(self._generate_batch)
 
     def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
