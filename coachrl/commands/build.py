@@ -153,7 +153,7 @@ async def open_components(
     with the weights of `checkpoint`, or without one the initial ones."""
     async with (
         prepare(config, ledger, with_coach) as ready,
-        load_parts(config, ready, partial(_load_players, config, ready.policies, checkpoint)) as components,
+        load_parts(config, ready, partial(load_generators, config, ready.policies, checkpoint)) as components,
     ):
         yield components
 
@@ -173,20 +173,6 @@ async def load_parts(
             yield RunComponents(**vars(ready), backend=backend, executor=executor)
     finally:
         backend.close()
-
-
-def _load_players(config: RunConfig, policies: dict[str, PolicyConfig], checkpoint: Path | None) -> Backend:
-    """The distributed backend plays with its own engines, beside which its trainers are started too."""
-    if config.backend != "openrlhf":
-        return load_generators(config, policies, checkpoint)
-    backend = make_backend(config, policies)
-    if checkpoint is not None:
-        try:
-            backend.load(checkpoint)
-        except BaseException:
-            backend.close()
-            raise
-    return backend
 
 
 @asynccontextmanager
@@ -230,10 +216,14 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig], again: bo
     return backend
 
 
-def load_generators(config: RunConfig, policies: Iterable[str], checkpoint: Path | None) -> Backend:
-    """A backend whose policies only generate, with the weights of a checkpoint; those that were not trained, and all
-    without one, with their initial ones. Of a run that vLLM played it is vLLM's engine where that is installed, else
-    the embedded one. Raises PolicyError and CheckpointError."""
+def load_generators(
+    config: RunConfig, policies: Iterable[str], checkpoint: Path | None, in_process: bool = False
+) -> Backend:
+    """The run's backend with policies that only generate: no trainer, no optimizer. They have the weights of a
+    checkpoint; those that were not trained, and all without one, their initial ones.
+
+    in_process: without a cluster. A run that vLLM played is then played by vLLM's engine where that is installed, else
+    by the embedded one. Raises PolicyError and CheckpointError, and what `make_backend` raises of engines."""
     models: dict[str, str | Path] = {policy: config.initial_model(policy) for policy in policies}
     saved = {} if checkpoint is None else {place.name: place for place in checkpoints.policies(checkpoint)}
     # What reads the distributed backend's optimizer is not here: its adapters are models like others.
@@ -241,10 +231,17 @@ def load_generators(config: RunConfig, policies: Iterable[str], checkpoint: Path
     whole = {name: place for name, place in saved.items() if by_openrlhf or (place / checkpoints.MODEL).is_file()}
     adapted = {policy: policy in saved and policy not in whole for policy in models}  # loaded as if to be trained
     models |= {policy: place for policy, place in whole.items() if policy in models}
-    by_vllm = config.backend != "torch" and importlib.util.find_spec("vllm") is not None
-    backend: Backend = _in_one_process("vllm" if by_vllm else "torch")(models, config, adapted)
+    if by_openrlhf and not in_process:
+        backend: Backend = import_backend("openrlhf").OpenRLHFBackend(models, config, adapted)
+    else:
+        by_vllm = config.backend != "torch" and (not in_process or importlib.util.find_spec("vllm") is not None)
+        backend = _in_one_process("vllm" if by_vllm else "torch")(models, config, adapted)
     if checkpoint is not None:
-        backend.load(checkpoint)
+        try:
+            backend.load(checkpoint)
+        except BaseException:
+            backend.close()
+            raise
     return backend
 
 
