@@ -22,6 +22,7 @@ import torch
 
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
+from coachrl.machine import machine_cpus
 from coachrl.pipelines.generation import token_listener
 from coachrl.text import first_line
 from coachrl.trainers.backends.base import Samples, check_room, tokenizer_of, with_logprobs
@@ -55,8 +56,10 @@ class PolicyTrainer(ABC):
         Raises PolicyError."""
         self.config, self._keeps_reference = config, keep_reference
         self.device = pick_device(config.torch.device)
-        if config.torch.threads is not None:
-            torch.set_num_threads(config.torch.threads)
+        # Threads beyond a container's quota would wait for those that the kernel holds back.
+        threads = config.torch.threads or min(torch.get_num_threads(), machine_cpus())
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
         by_model = {model: ChatTokenizer(model) for model in dict.fromkeys(map(str, models.values()))}
         self._tokenizers = {policy: by_model[str(model)] for policy, model in models.items()}
         self._frozen: dict[Path, Any] = {}
