@@ -119,7 +119,7 @@ def test_memory_is_that_of_trained_copies_and_of_frozen_ones_once(trainable, set
             "take 9.0 GB, and this machine has 8.0 GB of memory: with torch.share_base=true they ",
         ),
         (2, ["torch.lora_rank=8", "torch.share_base=true"], ""),
-        (0.5, [], "take 21.0 GB, and this machine has 0.50 GB of memory: take a smaller model, or a GPU"),
+        (0.5, [], "take 21.0 GB, and this machine has 0.5 GB of memory: take a smaller model, or a GPU"),
         (1, ["torch.device=cuda"], ""),
     ],
 )
