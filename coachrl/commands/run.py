@@ -290,6 +290,8 @@ async def evaluate_run(
                 components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
             display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
             replies = _kept_replies(config, components, checkpoint, episodes_file)
+            if replies.on_disk:
+                console.print(f"{replies.on_disk} replies were drawn before a kill, and are not drawn again")
             context = RolloutContext(
                 pipeline=components.pipeline,
                 backend=replies,

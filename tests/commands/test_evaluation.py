@@ -27,9 +27,10 @@ SETTINGS = {
 }
 
 
-def measured(file, **settings):
+def measured(file, console=None, **settings):
+    console = console or Console(file=io.StringIO())
     overrides = [f"{key}={value}" for key, value in {**SETTINGS, **settings}.items()]
-    metrics = asyncio.run(evaluate_run(load_config(None, overrides), None, file, Console(file=io.StringIO())))
+    metrics = asyncio.run(evaluate_run(load_config(None, overrides), None, file, console))
     return {name: value for name, value in metrics.items() if not name.startswith("time/")}, metrics
 
 
@@ -47,8 +48,10 @@ def test_what_was_drawn_before_a_kill_is_not_drawn_again(tmp_path, monkeypatch):
     file = tmp_path / "eval.jsonl"
     kept = killed(monkeypatch, file)
     assert kept.stat().st_size
-    again, metrics = measured(file)
+    console = Console(file=io.StringIO())
+    again, metrics = measured(file, console)
     assert again == whole and metrics["time/eval_tokens_per_s"] == 0
+    assert "12 replies were drawn before a kill" in console.file.getvalue()
     without_times = [[line.partition('"wall_s"')[0] for line in one.open()] for one in (file, tmp_path / "whole.jsonl")]
     assert without_times[0] == without_times[1] and len(without_times[0]) == 3
     assert sorted(place.name for place in tmp_path.iterdir()) == ["eval.jsonl", "whole.jsonl"]
