@@ -1,5 +1,5 @@
-"""Finds what coachrl ships (prompts, configs), in a checkout and in an installed wheel alike, what it keeps, what
-memory the machine has, how many files a process may open, and who runs on it and in this process."""
+"""Finds what coachrl ships (prompts, configs), in a checkout and in an installed wheel alike, what it keeps, how
+many files a process may open, and who runs on the machine and in this process."""
 
 from __future__ import annotations
 
@@ -25,16 +25,6 @@ def resource(*parts: str) -> Path:
         if path.exists():
             return path
     return _PACKAGE.parent.joinpath(*parts)
-
-
-def machine_bytes() -> int:
-    """Memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def machine_mb() -> int:
-    """Memory of this machine in whole MiB."""
-    return machine_bytes() >> 20
 
 
 def allow_open_files() -> None:

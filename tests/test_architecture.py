@@ -16,7 +16,20 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = (
-    ("types", "errors", "text", "files", "jsonl", "seeding", "prompts", "resources", "parsing", "stats", "temporary"),
+    (
+        "types",
+        "errors",
+        "text",
+        "files",
+        "jsonl",
+        "seeding",
+        "prompts",
+        "machine",
+        "resources",
+        "parsing",
+        "stats",
+        "temporary",
+    ),
     ("config",),
     ("sandbox", "tasks"),
     ("coach", "pipelines", "runs"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.resources import ENGINE_THREAD, cache_folder, engine_hangs, machine_mb, process_runs, resource
+from coachrl.resources import ENGINE_THREAD, cache_folder, engine_hangs, process_runs, resource
 
 
 @pytest.mark.parametrize(
@@ -33,11 +33,6 @@ def test_what_is_kept_lies_where_the_environment_says_or_in_the_home(monkeypatch
     for unsaid in ("", None):
         monkeypatch.delenv("COACHRL_CACHE") if unsaid is None else monkeypatch.setenv("COACHRL_CACHE", unsaid)
         assert cache_folder() == tmp_path / ".cache" / "coachrl"
-
-
-def test_memory_is_counted_in_mebibytes(monkeypatch):
-    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1024, "SC_PAGE_SIZE": 4096}.__getitem__)
-    assert machine_mb() == 4
 
 
 def test_what_is_shipped_is_found_and_what_is_not_has_a_place():

@@ -17,7 +17,8 @@ def evaluate(
     options: TeamOptions,
     run_folder: Annotated[Path | None, path_option("--run", help="Evaluate this run's last checkpoint")] = None,
     episodes_file: Annotated[
-        Path | None, path_option("--episodes", help="Write the episodes to this JSONL file")
+        Path | None,
+        path_option("--episodes", help="Write the episodes to this JSONL file; begun again after a kill, go on"),
     ] = None,
     swap_policies: Annotated[
         str | None, typer.Option("--swap-policies", help="a,b: let the roles of two policies play with each other's")

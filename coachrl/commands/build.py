@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -146,20 +146,28 @@ async def prepare(
 
 
 @asynccontextmanager
-async def open_components(config: RunConfig, ledger: Path | None, with_coach: bool) -> AsyncIterator[RunComponents]:
-    """Everything that the configuration names: what `prepare` checks, then coaches that answer, then the models."""
-    async with prepare(config, ledger, with_coach) as ready, load_parts(config, ready) as components:
+async def open_components(
+    config: RunConfig, ledger: Path | None, with_coach: bool, checkpoint: Path | None = None
+) -> AsyncIterator[RunComponents]:
+    """Everything that plays, and nothing that trains: what `prepare` checks, then coaches that answer, then the models,
+    with the weights of `checkpoint`, or without one the initial ones."""
+    async with (
+        prepare(config, ledger, with_coach) as ready,
+        load_parts(config, ready, partial(load_generators, config, ready.policies, checkpoint)) as components,
+    ):
         yield components
 
 
 @asynccontextmanager
-async def load_parts(config: RunConfig, ready: Prepared, again: bool = False) -> AsyncIterator[RunComponents]:
-    """Ask whether the coaches can be asked, and load the models. again: as for `make_backend`."""
+async def load_parts(
+    config: RunConfig, ready: Prepared, load_backend: Callable[[], Backend]
+) -> AsyncIterator[RunComponents]:
+    """Ask whether the coaches can be asked, and load the models."""
     if ready.coach is not None:
         await ready.coach.check()
     if ready.pipeline.adviser is not None:
         await ready.pipeline.adviser.check()
-    backend = make_backend(config, ready.policies, again)
+    backend = load_backend()
     try:
         async with _open_players(config, backend, ready.sandbox is not None) as executor:
             yield RunComponents(**vars(ready), backend=backend, executor=executor)
@@ -208,21 +216,32 @@ def make_backend(config: RunConfig, policies: dict[str, PolicyConfig], again: bo
     return backend
 
 
-def load_generators(config: RunConfig, policies: Iterable[str], checkpoint: Path) -> Backend:
-    """A backend whose policies only generate, with the weights of a checkpoint; those that were not trained with their
-    initial ones. Of a run that vLLM played it is vLLM's engine where that is installed, else the embedded one. Raises
-    PolicyError and CheckpointError."""
+def load_generators(
+    config: RunConfig, policies: Iterable[str], checkpoint: Path | None, in_process: bool = False
+) -> Backend:
+    """The run's backend with policies that only generate: no trainer, no optimizer. They have the weights of a
+    checkpoint; those that were not trained, and all without one, their initial ones.
+
+    in_process: without a cluster. A run that vLLM played is then played by vLLM's engine where that is installed, else
+    by the embedded one. Raises PolicyError and CheckpointError, and what `make_backend` raises of engines."""
     models: dict[str, str | Path] = {policy: config.initial_model(policy) for policy in policies}
-    saved = {place.name: place for place in checkpoints.policies(checkpoint)}
+    saved = {} if checkpoint is None else {place.name: place for place in checkpoints.policies(checkpoint)}
     # What reads the distributed backend's optimizer is not here: its adapters are models like others.
     by_openrlhf = config.backend == "openrlhf"
     whole = {name: place for name, place in saved.items() if by_openrlhf or (place / checkpoints.MODEL).is_file()}
-    adapted = {policy: policy in saved and policy not in whole for policy in models}
+    adapted = {policy: policy in saved and policy not in whole for policy in models}  # loaded as if to be trained
     models |= {policy: place for policy, place in whole.items() if policy in models}
-    by_vllm = config.backend != "torch" and importlib.util.find_spec("vllm") is not None
-    backend: Backend = _in_one_process("vllm" if by_vllm else "torch")(models, config, adapted)
-    if any(adapted.values()):
-        backend.load(checkpoint)
+    if by_openrlhf and not in_process:
+        backend: Backend = import_backend("openrlhf").OpenRLHFBackend(models, config, adapted)
+    else:
+        by_vllm = config.backend != "torch" and (not in_process or importlib.util.find_spec("vllm") is not None)
+        backend = _in_one_process("vllm" if by_vllm else "torch")(models, config, adapted)
+    if checkpoint is not None:
+        try:
+            backend.load(checkpoint)
+        except BaseException:
+            backend.close()
+            raise
     return backend
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,10 @@ from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate
 from coachrl.commands.build import Prepared, make_placement, play_of
 from coachrl.commands.gpu_estimates import GpuEstimates, estimate_gpus, known_parameters, known_shape
 from coachrl.commands.progress import duration
-from coachrl.config import PolicyConfig, RunConfig
+from coachrl.config import PolicyConfig, RunConfig, TorchConfig
 from coachrl.doctor.machine import KEY_VARIABLES
 from coachrl.errors import CoachrlError, ConfigError
+from coachrl.machine import machine_bytes
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import BUNDLED_MODEL
 from coachrl.resources import free_bytes
@@ -40,12 +42,12 @@ class DryRun:
     act, so that the most is no bound. coach_use: what its language models read, write and cost, None where there are
     none; coach_usd_usual: dollars at what steps of an earlier run did cost, None where no run tells. placement: what
     sits on which GPUs with the backends of engines, and gpu what that takes; empty without. memory_gb is the embedded
-    trainer's. warm_start: as `warm_start_line`; unchecked: as `unchecked_backend`.
+    trainer's. notes: what a user had better know first; unchecked: as `unchecked_backend`.
     """
 
     pipeline: str
     source: str
-    warm_start: str
+    notes: tuple[str, ...]
     policies: dict[str, str]
     tasks: tuple[int, int]
     steps: int
@@ -89,7 +91,7 @@ class DryRun:
             f"run folder        {self.folder}",
             f"keys found        {', '.join(self.keys_found) or 'none'}",
             *([f"not checked here  {self.unchecked}"] if self.unchecked else []),
-            *([self.warm_start] if self.warm_start else []),
+            *self.notes,
         ]
 
     def time(self) -> str:
@@ -113,7 +115,7 @@ class DryRun:
         return [
             f"{counted(self.steps, 'step')}, {_range(self.episodes, 'episode')} to train on and "
             f"{self.heldout_episodes:,} to measure{calls}; time: {self.time()}",
-            *([self.warm_start] if self.warm_start else []),
+            *self.notes,
         ]
 
 
@@ -153,10 +155,11 @@ def make_dry_run(
     rollouts = episodes[0] * drawn, episodes[1] * drawn + math.ceil(again / max(1, turns))
     workload = TeamWorkload(scored, rounds, longest // CHARACTERS_A_TOKEN, rollouts)
     calls_most = calls * episodes[1] * turns + again * len(config.coach.members)
+    notes = warm_start_line(config, pipeline, policies), _memory_line(config, memory_gb, parameters)
     return DryRun(
         pipeline=pipeline.name,
         source=config.tasks.source,
-        warm_start=warm_start_line(config, pipeline, policies),
+        notes=tuple(filter(None, notes)),
         policies=models,
         tasks=(len(train_tasks), len(heldout_tasks)),
         steps=steps,
@@ -244,6 +247,25 @@ def _memory_gb(config: RunConfig, policies: dict[str, PolicyConfig], parameters:
     if frozen or config.torch.share_base:
         taken += copy_bytes(config.torch) * sum(size or 0 for size in parameters.values())
     return taken / 1e9
+
+
+def _memory_line(config: RunConfig, memory_gb: float | None, parameters: Mapping[str, int | None]) -> str:
+    """Where the embedded trainer takes more memory than there is: the system would end the run without a word."""
+    machine_gb = machine_bytes() / 1e9
+    if config.backend != "torch" or memory_gb is None or memory_gb <= machine_gb or not _computes_here(config.torch):
+        return ""
+    said = f"weights and optimizers take {_size(memory_gb)}, and this machine has {_size(machine_gb)} of memory"
+    shared_gb = copy_bytes(config.torch) * sum(size or 0 for size in parameters.values()) / 1e9
+    if config.torch.share_base or shared_gb > machine_gb:
+        return f"{said}: take a smaller model, or a GPU"
+    rank = "" if config.torch.lora_rank is not None else "torch.lora_rank=16 "
+    return f"{said}: with {rank}torch.share_base=true they take {_size(shared_gb)} (adapters over one frozen model)"
+
+
+def _computes_here(settings: TorchConfig) -> bool:
+    """Whether the embedded trainer computes on the processor: where torch is not loaded, nobody asks for a GPU."""
+    torch = sys.modules.get("torch")
+    return settings.device == "cpu" or (settings.device == "auto" and not (torch and torch.cuda.is_available()))
 
 
 def _placement(

@@ -31,10 +31,9 @@ async def replay_run(
                 f"--replay asks nobody who is paid, and a provider's model plays {', '.join(external)} in this run: "
                 "its replies are not on record as others are, and each playout would ask for them again"
             )
-        async with open_components(config, None, with_coach=False) as components:
+        async with open_components(config, None, with_coach=False, checkpoint=checkpoint) as components:
             warn_where_changed(config, run, components)
             chosen = scored_decisions(run, config, components.train_tasks, count, seed)
-            components.backend.load(checkpoint)
             context = RolloutContext(
                 pipeline=components.pipeline,
                 backend=components.backend,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from coachrl.commands.build import (
     RunComponents,
     initial_models,
     load_parts,
+    make_backend,
     make_coach_pool,
     open_components,
     prepare,
@@ -38,6 +40,7 @@ from coachrl.errors import (
     Preempted,
     ProcessLost,
 )
+from coachrl.files import whole_text
 from coachrl.jsonl import check_place, json_line, own_file, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
@@ -52,7 +55,7 @@ from coachrl.runs.beginning import (
     keep_tasks,
 )
 from coachrl.runs.folder import LOCK, Run
-from coachrl.runs.initial_models import Models, changed_models, check_models, keep_models
+from coachrl.runs.initial_models import Models, changed_models, check_models, keep_models, records
 from coachrl.runs.reading import check_played
 from coachrl.runs.records import episode_line, step_of
 from coachrl.runs.trackers import check_trackers, open_trackers
@@ -60,6 +63,7 @@ from coachrl.trainers.algorithms.trial import try_algorithm
 from coachrl.trainers.callbacks import Callbacks, StepAudit
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
 from coachrl.trainers.loop import Trainer
+from coachrl.trainers.rollout.kept_replies import KeptReplies
 from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.schedule import first_specs
@@ -200,7 +204,7 @@ async def _train(
     """earlier: as for `asked_to_end`."""
     with open_trackers(config.track, run, config, first_step) as trackers:
         display.on_phase("asking the coach, loading the model", None)
-        async with load_parts(config, ready, again) as components:
+        async with load_parts(config, ready, partial(make_backend, config, ready.policies, again)) as components:
             models = initial_models(config, components.policies, fetch=True)
             if resume:
                 check_models(run, models)
@@ -263,30 +267,34 @@ async def evaluate_run(
     swap_policies: str | None = None,
 ) -> dict[str, Any]:
     """Held-out metrics of the run's last checkpoint, or of the initial weights. `episodes_file` gets one line an
-    episode; where it cannot be written, ConfigError is raised with a note that has the figures.
+    episode; where it cannot be written, ConfigError is raised with a note that has the figures. Until then the replies
+    are kept beside it as they are drawn, so that the same evaluation, begun again after a kill, draws the rest.
 
     swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
+    stays = "nothing is kept; with --episodes FILE, replies are"
     if episodes_file is not None:
         check_place(episodes_file, "--episodes ")
+        stays = "the replies that were drawn are kept: the same command goes on from there"
     with (
         run.last_checkpoint_kept() if run is not None else nullcontext() as checkpoint,
         Display(console) as display,
-        interrupts_acknowledged(lambda: "nothing is kept"),
+        interrupts_acknowledged(lambda: stays),
     ):
         if checkpoint is not None:
             checkpoints.read(checkpoint, {})  # before a model is loaded: it takes as long as everything else
         display.on_phase("checking tasks, loading the model", None)
-        async with open_components(config, None, with_coach=False) as components:
+        async with open_components(config, None, with_coach=False, checkpoint=checkpoint) as components:
             if run is not None:
                 warn_where_changed(config, run, components)
             if swap_policies is not None:
                 components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
-            if checkpoint is not None:
-                components.backend.load(checkpoint)
             display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
+            replies = _kept_replies(config, components, checkpoint, episodes_file)
+            if replies.on_disk:
+                console.print(f"{replies.on_disk} replies were drawn before a kill, and are not drawn again")
             context = RolloutContext(
                 pipeline=components.pipeline,
-                backend=components.backend,
+                backend=replies,
                 sandbox=components.sandbox,
                 sampling=SamplingParams(temperature=config.eval.temperature, top_p=config.eval.top_p),
                 on_episode=display.on_episode,
@@ -296,7 +304,8 @@ async def evaluate_run(
             episodes = await evaluate(
                 components.heldout_tasks, context, config.eval.samples_per_task, config.seed, "eval"
             )
-            speed = speed_metrics(episodes, time.monotonic() - began)
+            drawn = sum(replies.drawn_tokens(episode.actions) for episode in episodes)
+            speed = speed_metrics(episodes, time.monotonic() - began, drawn)
     metrics = {**evaluation_metrics(components.heldout_tasks, episodes), **speed}
     if episodes_file is not None:
         try:
@@ -305,7 +314,21 @@ async def evaluate_run(
             unwritten = ConfigError(f"--episodes {episodes_file} cannot be written: {error.strerror}")
             unwritten.add_note(f"what was measured: {json_line(metrics).strip()}")  # it may have taken hours
             raise unwritten from error
+        replies.put_aside()()
     return metrics
+
+
+def _kept_replies(
+    config: RunConfig, components: RunComponents, checkpoint: Path | None, episodes_file: Path | None
+) -> KeptReplies:
+    """Beside the file of episodes, and of no use to an evaluation of other weights."""
+    if episodes_file is None:
+        return KeptReplies(components.backend, None, "")
+    models = records(initial_models(config, components.policies, fetch=True))
+    sealed = "" if checkpoint is None else whole_text(checkpoint / checkpoints.SEAL)
+    settings = [config.backend, config.torch.model_dump(mode="json"), models, sealed]
+    place = episodes_file.with_name(f".{episodes_file.name}.replies")
+    return KeptReplies(components.backend, place, json.dumps(settings, sort_keys=True))
 
 
 def warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -> None:

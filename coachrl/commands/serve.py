@@ -111,7 +111,7 @@ def _loaded(
         on_load(f"reading {checkpoint}")
         step = checkpoints.read(checkpoint, {}).step
         _warn_where_changed(run, config, policy_names(roles), checkpoint)
-        backend = load_generators(config, policy_names(roles), checkpoint)
+        backend = load_generators(config, policy_names(roles), checkpoint, in_process=True)
     try:
         yield ServedTeam(roles, backend, providers, sampling, _key()), roles, step
     finally:

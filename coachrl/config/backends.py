@@ -60,7 +60,10 @@ class TorchConfig(Section):
         "half of the machine's memory.",
     )
     threads: int | None = Field(
-        None, ge=1, description="The number of threads that torch uses on the CPU. By default torch decides."
+        None,
+        ge=1,
+        description="The number of threads that torch uses on the CPU. By default torch decides, within the quota of a "
+        "container.",
     )
 
     @model_validator(mode="after")

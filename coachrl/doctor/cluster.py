@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from coachrl.resources import machine_bytes
+from coachrl.machine import machine_bytes
 from coachrl.sandbox.checks import Finding
 from coachrl.text import error_told
 

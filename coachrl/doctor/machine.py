@@ -16,7 +16,8 @@ from packaging.specifiers import SpecifierSet
 from coachrl.coach.clients.keys import KEY_VARIABLES as KEYS_BY_PROVIDER
 from coachrl.config import SandboxConfig
 from coachrl.errors import CoachrlError
-from coachrl.resources import free_bytes, machine_bytes
+from coachrl.machine import machine_bytes
+from coachrl.resources import free_bytes
 from coachrl.sandbox import make_sandbox
 from coachrl.sandbox.checks import Finding
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from coachrl.doctor import gpu
 from coachrl.errors import BackendError
-from coachrl.resources import free_bytes, machine_bytes
+from coachrl.machine import machine_bytes
+from coachrl.resources import free_bytes
 from coachrl.sandbox.checks import Finding
 
 _ANSWER_S = 120.0  # a worker of Ray has to start there

@@ -32,11 +32,10 @@ Models = Mapping[str, tuple[str, Path]]
 
 
 def keep_models(run: Run, models: Models) -> None:
-    """`models.json`: of each policy the model, its commit where it came from the hub, and a digest of each file; what
-    is there stays."""
+    """`models.json`, of their `records`; what is there stays."""
     path = run.folder / _FILE
     if not path.exists():
-        write_aside(path, json.dumps(_records(models), indent=1) + "\n")
+        write_aside(path, json.dumps(records(models), indent=1) + "\n")
 
 
 def check_models(run: Run, models: Models) -> None:
@@ -53,7 +52,7 @@ def changed_models(run: Run, models: Models) -> str:
     kept none. Where they lie does not count."""
     try:
         kept = _kept(run)
-        now = _records({policy: models[policy] for policy in models if policy in kept})
+        now = records({policy: models[policy] for policy in models if policy in kept})
     except ConfigError as error:
         return str(error)
     except OSError as error:
@@ -86,7 +85,8 @@ def _is_record(record: Any) -> bool:
     return isinstance(record, dict) and isinstance(record.get("model"), str) and isinstance(record.get("files"), dict)
 
 
-def _records(models: Models) -> dict[str, dict[str, Any]]:
+def records(models: Models) -> dict[str, dict[str, Any]]:
+    """Of each policy the model, its commit where it came from the hub, and a digest of each file that is loaded."""
     files = {folder: _digests(folder) for _, folder in models.values()}  # policies may share one
     return {
         policy: {"model": name, "commit": _commit(folder), "files": files[folder]}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coachrl.errors import SandboxError
-from coachrl.resources import machine_mb
+from coachrl.machine import machine_cpus, machine_mb
 from coachrl.sandbox.inside.jail import Limits
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def workspaces_mb(sharers: int = 1) -> int:
 
 def usual_concurrency(memory_mb: int, sharers: int = 1) -> int:
     """So many programs at once: one for each core, as far as a sandbox's share of half of the memory holds them."""
-    return max(1, min(os.cpu_count() or 1, machine_mb() // 2 // sharers // memory_mb))
+    return max(1, min(machine_cpus(), machine_mb() // 2 // sharers // memory_mb))
 
 
 class Cgroups:

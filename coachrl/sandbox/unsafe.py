@@ -16,6 +16,7 @@ from pathlib import Path
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
+from coachrl.machine import machine_cpus
 from coachrl.sandbox.answers import execution_of
 from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files, to_its_end
 from coachrl.sandbox.bubblewrap import environment
@@ -36,7 +37,7 @@ class UnsafeSandbox(Sandbox):
 
     def __init__(self, settings: SandboxConfig) -> None:
         self.limits = limits_of(settings)
-        self.free = asyncio.Semaphore(settings.concurrency or os.cpu_count() or 1)
+        self.free = asyncio.Semaphore(settings.concurrency or machine_cpus())
         self.workspaces: set[UnsafeWorkspace] = set()  # that `close` will remove
         self._warned = False
 

@@ -1,9 +1,11 @@
 """What a run would do, counted by hand: episodes, replies, memory, disk and time."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
+from coachrl.commands import dry_run
 from coachrl.commands.dry_run import _attention_line, _disk_gb, _memory_gb, _size, check_disk, make_dry_run
 from coachrl.commands.gpu_estimates import GpuEstimates
 from coachrl.config import PolicyConfig, load_config
@@ -100,6 +102,35 @@ def test_memory_is_that_of_trained_copies_and_of_frozen_ones_once(trainable, set
     config = load_config(None, ["algorithm.kl_beta=0", "torch.offload_optimizer=false", *settings])
     given = policies(**trainable)
     assert _memory_gb(config, given, {name: SIZES[name] for name in given}) == pytest.approx(gigabytes)
+
+
+@pytest.mark.parametrize(
+    ("machine_gb", "settings", "told"),
+    [
+        (40, [], ""),
+        (
+            20,
+            [],
+            "take 21.0 GB, and this machine has 20.0 GB of memory: with torch.lora_rank=16 torch.share_base=true they ",
+        ),
+        (
+            8,
+            ["torch.lora_rank=8"],
+            "take 9.0 GB, and this machine has 8.0 GB of memory: with torch.share_base=true they ",
+        ),
+        (2, ["torch.lora_rank=8", "torch.share_base=true"], ""),
+        (0.5, [], "take 21.0 GB, and this machine has 0.5 GB of memory: take a smaller model, or a GPU"),
+        (1, ["torch.device=cuda"], ""),
+    ],
+)
+def test_a_run_that_does_not_fit_into_memory_says_so(monkeypatch, tmp_path, machine_gb, settings, told):
+    monkeypatch.setattr(dry_run, "machine_bytes", lambda: machine_gb * 10**9)
+    monkeypatch.setattr(dry_run, "known_parameters", lambda model: 10**9 // 2)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    plan = plan_of(tmp_path, "algorithm.kl_beta=0", "torch.offload_optimizer=false", *settings)
+    for lines in (plan.lines(), plan.brief_lines()):
+        said = [line for line in lines if "weights and optimizers take" in line]
+        assert told in said[0] if told else not said, lines
 
 
 def test_of_a_model_that_is_not_here_neither_memory_nor_disk_is_known():

@@ -219,7 +219,7 @@ async def test_the_kernel_holds_a_program_where_cgroups_can_be_made(local):
 
 def test_programs_at_once_fit_into_the_machine(monkeypatch):
     monkeypatch.setattr(cgroups, "machine_mb", lambda: 16384)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(cgroups, "machine_cpus", lambda: 64)
     assert [cgroups.usual_concurrency(size) for size in (64, 2048, 100_000)] == [64, 4, 1]
     assert [cgroups.usual_concurrency(size, sharers=4) for size in (64, 2048, 100_000)] == [32, 1, 1]
 

@@ -56,6 +56,11 @@ class KeptReplies:
         """What the present weights have come of: a digest of the figures of every update, which come out the same to
         the last bit where the weights do."""
 
+    @property
+    def on_disk(self) -> int:
+        """How many replies are there to be taken."""
+        return len(self._file.replies) if self._file is not None else 0
+
     def tokenizer(self, policy: str) -> PolicyTokenizer:
         return self._generator.tokenizer(policy)
 

@@ -35,6 +35,7 @@ from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
 from coachrl.trainers.backends.torch.loss import Loss
 from coachrl.trainers.backends.torch.models import check_brings_no_code, copy_tokenizer
 from coachrl.trainers.backends.torch.policy import reference_kl
+from coachrl.trainers.backends.torch.saved_state import saved_version
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
@@ -215,8 +216,13 @@ class OpenRLHFBackend:
         return finish
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote, with any number of trainers, and generate with it. Raises CheckpointError, with
-        nothing changed, where it is missing or comes from another ZeRO stage or another adapter."""
+        """Restore what `save` wrote, with any number of trainers, and generate with it; without trainers the version of
+        the weights, which the engines have been started with. Raises CheckpointError, with nothing changed, where it is
+        missing or comes from another ZeRO stage or another adapter."""
+        if not self.processes.trainers:
+            saved = [folder / policy for policy in self.tokenizers if (folder / policy).is_dir()]
+            self._sampler.weights_version = max(map(saved_version, saved), default=0)
+            return
         states = {p: SavedState.read(p, folder / p, self._layout(p)) for p in self.processes.trainers}
         # Of this process alone: `eval` takes no lock, so that others may load this checkpoint, and the run may tidy up.
         scratch = folder.parent / f".resharded-{folder.name}.{os.getpid()}"

@@ -22,6 +22,7 @@ import torch
 
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
+from coachrl.machine import machine_cpus
 from coachrl.pipelines.generation import token_listener
 from coachrl.text import first_line
 from coachrl.trainers.backends.base import Samples, check_room, tokenizer_of, with_logprobs
@@ -34,6 +35,7 @@ from coachrl.trainers.backends.torch.lora import make_adaptable
 from coachrl.trainers.backends.torch.loss import Loss
 from coachrl.trainers.backends.torch.models import parameter_count
 from coachrl.trainers.backends.torch.policy import DTYPES, TrainablePolicy, load_generator
+from coachrl.trainers.backends.torch.saved_state import saved_version
 from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
@@ -54,8 +56,10 @@ class PolicyTrainer(ABC):
         Raises PolicyError."""
         self.config, self._keeps_reference = config, keep_reference
         self.device = pick_device(config.torch.device)
-        if config.torch.threads is not None:
-            torch.set_num_threads(config.torch.threads)
+        # Threads beyond a container's quota would wait for those that the kernel holds back.
+        threads = config.torch.threads or min(torch.get_num_threads(), machine_cpus())
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
         by_model = {model: ChatTokenizer(model) for model in dict.fromkeys(map(str, models.values()))}
         self._tokenizers = {policy: by_model[str(model)] for policy, model in models.items()}
         self._frozen: dict[Path, Any] = {}
@@ -134,12 +138,16 @@ class PolicyTrainer(ABC):
             trained.save(folder / policy, self._weights_version)
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote, and generate with it. Raises CheckpointError."""
+        """Restore what `save` wrote, and generate with it: of policies that are not trained the version of the weights,
+        which they were made from. Raises CheckpointError."""
         missing = [policy for policy in self._policies if not (folder / policy / "state.json").is_file()]
         if missing:
             raise CheckpointError(f"checkpoint {folder}: nothing was saved there for policy {', '.join(missing)}")
-        for policy, trained in self._policies.items():
-            self._weights_version = trained.load(folder / policy)
+        for policy in self._tokenizers:
+            if policy in self._policies:
+                self._weights_version = self._policies[policy].load(folder / policy)
+            elif (folder / policy / "state.json").is_file():
+                self._weights_version = saved_version(folder / policy)
         self._copy_weights()
 
     def _reference_logprobs(self, policy: str, samples: list[TrainSample]) -> list[np.ndarray]:
@@ -197,7 +205,7 @@ class TorchBackend(PolicyTrainer):
             for policy, tokenizer in self._tokenizers.items()
         }
         self._synced = True
-        self._copy_weights()  # packed copies hold more of their policies' weights than the files' rounding leaves
+        self._copy_weights()  # what is float32 in both lies in memory once
         self._batcher = LockstepBatcher(self._generate_batch)
 
     def episode(self, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coachrl.config import TorchConfig
-from coachrl.resources import machine_mb
+from coachrl.machine import machine_mb
 
 _WEIGHT, _MOMENTS, _GRADIENT = 4, 8, 4  # bytes: float32, AdamW's two of them, float32
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coachrl.text import brief
+from coachrl.errors import CheckpointError
+from coachrl.text import brief, first_line
 
 
 def is_finite(weights: Tensor) -> bool:
@@ -20,6 +23,14 @@ def count(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"state.json says {brief(value)} where a number of steps is needed")
     return value
+
+
+def saved_version(folder: Path) -> int:
+    """Of the weights that a backend saved of a policy in `folder`. Raises CheckpointError."""
+    try:
+        return count(json.loads((folder / "state.json").read_text(encoding="utf-8"))["weights_version"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {folder}: {first_line(error)}") from error
 
 
 def fits(moments: Any, parameters: list[Tensor]) -> bool:

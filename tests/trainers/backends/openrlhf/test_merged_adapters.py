@@ -70,7 +70,7 @@ def test_an_adapter_of_a_checkpoint_is_served_by_a_machine_without_deepspeed(tmp
     write_adapter(saved, base, {n: m.detach().clone() for n, m in matrices(adapted(model)).items()}, 4, 8)
     SavedState(1, 1, {"trainers": 2, "zero_stage": 3, "lora_rank": 4, "lora_alpha": 8}).write(saved)
     config = with_settings(RunConfig(model=str(base), backend="openrlhf"), lora_rank=4, lora_alpha=8, device="cpu")
-    served = load_generators(config, ["solver", "other"], tmp_path / "checkpoint")
+    served = load_generators(config, ["solver", "other"], tmp_path / "checkpoint", in_process=True)
     samples = fresh(served, "solver", 4)
     ids = torch.cat([torch.from_numpy(samples[0].prompt_ids_P), torch.from_numpy(samples[0].response_ids_L)])
     with torch.no_grad():

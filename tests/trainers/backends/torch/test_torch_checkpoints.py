@@ -13,10 +13,12 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+from flat_config import with_settings
 from safetensors.torch import load_file, save_file
 from tiny_models import write_tiny_model
-from torch_backends import generate, samples_of, weights
+from torch_backends import EXACT, generate, samples_of, weights
 
+from coachrl.commands.build import load_generators
 from coachrl.config import TorchConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.trainers.backends.torch import footprint
@@ -174,6 +176,29 @@ def test_an_optimizer_that_does_not_belong_to_its_model_is_refused(make, tmp_pat
     torch.save(saved, tmp_path / "solver" / "optimizer.pt")
     with pytest.raises(CheckpointError, match=says):
         make("solver").load(tmp_path)
+
+
+@pytest.mark.parametrize("settings", [{}, {"precision": "bfloat16"}, {"precision": "bfloat16", "lora_rank": 4}])
+def test_what_only_plays_draws_what_the_trained_weights_draw(make, tmp_path, settings):
+    settings = {"learning_rate": 0.05, **settings}
+    trained = make("solver", "other", **settings)
+    trained.update({"solver": samples_of(*generate(trained))})
+    trained.sync_weights()
+    trained.save(tmp_path)
+    config = with_settings(EXACT, **settings)
+    played = load_generators(config, ["solver", "other"], tmp_path)
+    assert not played._policies  # no float32 weights, no optimizer
+    assert generate(played) == generate(trained)
+    assert {reply.weights_version for reply in generate(played)[1]} == {1}
+    played.close()
+
+
+def test_policies_that_only_play_share_their_initial_weights(tiny_model):
+    config = with_settings(EXACT).model_copy(update={"model": str(tiny_model)})
+    played = load_generators(config, ["solver", "other"], None)
+    assert played._generators["solver"] is played._generators["other"]
+    assert {reply.weights_version for reply in generate(played)[1]} == {0}
+    played.close()
 
 
 @pytest.mark.parametrize("steps", ["1e999", "-5", '"2"', "null", "2.5"])

@@ -40,7 +40,7 @@ def test_a_checkpoint_is_served_with_the_weights_that_were_trained(tmp_path):
     made.close()
     assert trained != untrained
 
-    served = build.load_generators(config, ["solver"], tmp_path / "checkpoint")
+    served = build.load_generators(config, ["solver"], tmp_path / "checkpoint", in_process=True)
     assert isinstance(served, VllmBackend)
     again = said_by(served)
     served.close()
