@@ -11,8 +11,9 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic_core import from_json
@@ -103,17 +104,16 @@ def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
     skip_torn: leave out a last line that has no end, as another process or a kill leaves it.
     """
     try:
-        with regular_file(path).open("rb") as file:
-            for number, line in enumerate(bounded_lines(file), 1):
-                if line.isspace():
-                    continue
-                try:
-                    record = parse_json(line, f"{path}, line {number}", half_characters=True)
-                except ConfigError:
-                    if skip_torn and not line.endswith(b"\n"):
-                        return
-                    raise
-                yield record
+        for number, line in numbered_lines(path):
+            if line.isspace():
+                continue
+            try:
+                record = parse_json(line, f"{path}, line {number}", half_characters=True)
+            except ConfigError:
+                if skip_torn and not line.endswith(b"\n"):
+                    return
+                raise
+            yield record
     except FileNotFoundError:
         return
     except (OSError, ValueError) as wrong:
@@ -127,24 +127,20 @@ def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) 
     broken: list[tuple[int, str]] = []
     number = 0
     try:
-        with regular_file(path).open("rb") as file:
-            for number, line in enumerate(bounded_lines(file), 1):
-                try:
-                    value = parse(_parsed(line))
-                except json.JSONDecodeError as error:
-                    broken.append((number, f"not JSON: {error.msg}" if line.endswith(b"\n") else "cut short"))
-                except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-                    lacks = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-                    broken.append((number, f"not as coachrl writes it: {lacks}"))
-                else:
-                    yield value
+        for number, line in numbered_lines(path):
+            try:
+                value = parse(_parsed(line))
+            except json.JSONDecodeError as error:
+                broken.append((number, f"not JSON: {error.msg}" if line.endswith(b"\n") else "cut short"))
+            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+                lacks = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+                broken.append((number, f"not as coachrl writes it: {lacks}"))
+            else:
+                yield value
     except FileNotFoundError:
         return
-    except OSError as error:
-        problems.append(f"{path.name} cannot be read: {error.strerror}")
-        return
-    except ValueError as error:
-        problems.append(f"{path.name} cannot be read: {error}")
+    except (OSError, ValueError) as error:
+        problems.append(f"{path.name} cannot be read: {getattr(error, 'strerror', error)}")
         return
     if broken:
         problems.append(f"{path.name}: {left_out([n for n, _ in broken], number)}: {broken[0][1]}")
@@ -158,14 +154,15 @@ def left_out(lines: Sequence[int], count: int) -> str:
     )
 
 
-def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of an open file. Raises ValueError for one that is longer than a file may be that is read whole."""
-    most, number = most_bytes(), 0
-    while line := file.readline(most + 1):
-        number += 1
-        if len(line) > most:
-            raise too_large(f"line {number:,} has more than {most:,} bytes")
-        yield line
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a regular file, from 1. Raises OSError, and ValueError for what is no file, and for a line that is
+    longer than a file may be that is read whole."""
+    most = most_bytes()
+    with regular_file(path).open("rb") as file:
+        for number, line in enumerate(iter(partial(file.readline, most + 1), b""), start=1):
+            if len(line) > most:
+                raise too_large(f"line {number:,} has more than {most:,} bytes")
+            yield number, line
 
 
 def _parsed(line: bytes) -> Any:

@@ -25,8 +25,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from coachrl.errors import ConfigError
-from coachrl.files import regular_file
-from coachrl.jsonl import bounded_lines, left_out, writable_file
+from coachrl.jsonl import left_out, numbered_lines, writable_file
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
@@ -205,16 +204,15 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
     so, is left out, with one warning for all. Raises ConfigError where it cannot be read."""
     number, foreign = 0, list[int]()
     try:
-        with regular_file(path).open("rb") as file:
-            for number, line in enumerate(bounded_lines(file), start=1):
-                try:
-                    record = json.loads(line)
-                except (ValueError, RecursionError):
-                    record = None
-                if _is_line(record):
-                    yield record
-                else:
-                    foreign.append(number)
+        for number, line in numbered_lines(path):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if _is_line(record):
+                yield record
+            else:
+                foreign.append(number)
     except (OSError, ValueError) as wrong:
         raise ConfigError(f"{path}: {getattr(wrong, 'strerror', None) or wrong}") from wrong
     if foreign:
