@@ -386,6 +386,12 @@ class Run:
             raise CheckpointError(f"{self.folder} has no checkpoint to load{kept}")
         return found[-1]
 
+    def checkpoint_to_resume(self) -> Path | None:
+        """The last one; None where the run was killed before its first, and begins again. Raises CheckpointError where
+        it keeps none, and cannot go on."""
+        begins_again = not self.checkpoints() and self.config().train.keep_checkpoints
+        return None if begins_again else self.last_checkpoint()
+
     @contextmanager
     def last_checkpoint_kept(self) -> Iterator[Path]:
         """The last checkpoint, which stays while the block reads it, also where the run goes on. Raises CheckpointError

@@ -283,10 +283,7 @@ class _RunReader:
             )
 
     def _model_of(self, policy: str) -> str:
-        if self._config is None:
-            return ""
-        chosen = self._config.policies.get(policy)
-        return (chosen.model if chosen is not None else None) or self._config.model
+        return self._config.initial_model(policy) if self._config is not None else ""
 
     def _rescores(self) -> Iterator[tuple[Scorer, dict[str, CoachScore]]]:
         problems: list[str] = []
