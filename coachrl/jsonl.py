@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
@@ -56,6 +57,29 @@ def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
         with contextlib.suppress(OSError):
             cut_torn_line(path)
         raise
+
+
+@contextlib.contextmanager
+def alone_with(descriptor: int) -> Iterator[None]:
+    """No other process is in such a block for the file, or the folder, meanwhile: a line of megabytes is seen half
+    there while it is written. On a file system without locks nobody waits."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def write_lines(descriptor: int, lines: bytes) -> None:
+    """Append to a file that is open for it. What a kill or a full disk left in mid-line, perhaps of another process,
+    does not swallow the first line. Raises OSError."""
+    size = os.fstat(descriptor).st_size
+    is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+    left = memoryview(b"\n" * is_torn + lines)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def own_file(path: Path) -> None:
