@@ -53,7 +53,7 @@ def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        error.filename = str(path)  # a write that fails for want of room names no file
+        error.filename = str(path)  # a write that fails for lack of room names no file
         with contextlib.suppress(OSError):
             cut_torn_line(path)
         raise
@@ -216,7 +216,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_place(path: Path, option: str = "") -> None:
-    """Raises ConfigError where no file can stand at `path`, so that nothing is asked and counted in vain. option: what
+    """Raises ConfigError where no file can stand at `path`, before anything is asked or counted. option: what
     the message begins with."""
     if not path.parent.is_dir():
         raise ConfigError(f"{option}{path}: there is no folder {path.parent}")

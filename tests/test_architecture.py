@@ -79,7 +79,7 @@ def test_every_room_has_a_floor_and_every_floor_its_rooms() -> None:
 
 def test_the_page_on_the_architecture_names_every_room_and_no_file_that_is_gone() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rooms = page.partition("| package |")[2].partition("## Errands")[0]
+    rooms = page.partition("| package |")[2].partition("## Reading order")[0]
     named = {
         name for row in rooms.splitlines() for name in re.findall(r"`(\w+)/?`", row.split("|")[1] if "|" in row else "")
     }

@@ -354,7 +354,7 @@ class Run:
             put_on_disk(aside)
         except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
-            # A write that fails for want of room names no file.
+            # A write that fails for lack of room names no file.
             if isinstance(error, OSError) and error.errno and not error.filename:
                 error.filename = str(final)
             raise

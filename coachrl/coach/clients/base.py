@@ -118,7 +118,7 @@ class Reply:
     model: the one that answered. usage: what the call took; of a reply from the cache what it took then. usage_known:
     False where the provider did not say how many tokens it took, or named what cannot be. finish_reason: "stop",
     "length" (the limit was reached), "content_filter" (blocked), or the provider's own word; detail: what it said
-    besides. fallbacks: models that were asked in vain before this one. calls: the functions that it asks for; native:
+    besides. fallbacks: models that failed before this one. calls: the functions that it asks for; native:
     such a reply in the provider's own form, which the next request holds.
     """
 

@@ -172,7 +172,7 @@ class Ledger:
             with alone_with(self._descriptor):
                 write_lines(self._descriptor, line)
         except OSError as error:
-            error.filename = str(self.path)  # a write that fails for want of room names no file
+            error.filename = str(self.path)  # a write that fails for lack of room names no file
             self.close()
             raise
 

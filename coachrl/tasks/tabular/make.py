@@ -215,7 +215,7 @@ def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, tes
         for folder in (*(folder.parent for folder in task.folders(root)), root):
             with contextlib.suppress(OSError):  # others' are in it
                 folder.rmdir()
-        # A write that fails for want of room names no file.
+        # A write that fails for lack of room names no file.
         if isinstance(error, OSError) and error.errno and not error.filename:
             error.filename = str(root)
         raise
