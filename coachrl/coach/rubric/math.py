@@ -24,7 +24,6 @@ from coachrl.coach.rubric.points import (
 from coachrl.coach.rubric.text_features import (
     after_last_box,
     answer_of,
-    boxed_answers,
     computes,
     evaluate,
     expressions_in,
@@ -38,7 +37,7 @@ from coachrl.coach.rubric.text_features import (
 )
 from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.math.plain_numbers import read_number
-from coachrl.tasks.math.problems import MathTruth
+from coachrl.tasks.math.problems import MathTruth, boxed_answers
 from coachrl.text import visible
 from coachrl.types import Action
 
