@@ -13,10 +13,9 @@ from coachrl.tasks.code.cooperation import AUX, defines, find_cooperation, parse
 from coachrl.tasks.code.examples import asserted_in, examples_in, restates
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import CANDIDATE, SuiteError, parse_suite
-from coachrl.text import visible, written_code
+from coachrl.text import fences_in, visible, written_code
 from coachrl.types import Role
 
-_FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _AUX = re.compile(rf"\b{AUX}\b")
 _ENOUGH_TESTS = 4
 _NO_CODE_CAP = 2.0
@@ -54,7 +53,7 @@ def _parts_of_one_program(team: Sequence[Role]) -> list[str]:
 
 
 def _block(text: str) -> RubricPoints:
-    fences = len(_FENCE.findall(text))
+    fences = fences_in(text)
     if fences == 2:
         return RubricPoints(1, 1, "one closed code block")
     return RubricPoints(0.5 if fences != 1 else 0, 1, f"{fences} code fences, where one closed block was to be")
