@@ -27,6 +27,7 @@ from coachrl.text import one_line
 
 _T = TypeVar("_T")
 _PIECE_BYTES = 65_536
+_ASIDE = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<pid>\d{1,7})", re.DOTALL)  # as `place_aside` names
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without them answer
 
 
@@ -267,19 +268,32 @@ def place_aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}")
 
 
+def _left_aside(folder: Path) -> Iterator[tuple[Path, str, int]]:
+    """What stands at a `place_aside` in `folder`, with the name that it was to have and the process's number."""
+    for left in list(folder.iterdir()):
+        if match := _ASIDE.fullmatch(left.name):
+            yield left, match["name"], int(match["pid"])
+
+
 def drop_left_of(path: Path) -> None:
     """Remove what stands at a `place_aside` of `path` and was left by a process that was killed: it may be as large as
     a model. What cannot be removed stays."""
-    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.(\d{{1,7}})")
     with contextlib.suppress(OSError):
-        for left in list(path.parent.iterdir()):
-            match = name.fullmatch(left.name)
-            if match is None or process_runs(int(match[1])):
+        for left, name, pid in _left_aside(path.parent):
+            if name != path.name or process_runs(pid):
                 continue
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink(missing_ok=True)
+
+
+def drop_asides(folder: Path) -> None:
+    """Remove the files that `write_aside` left in `folder` where its process was killed before it could rename them.
+    One that writes now, as a report of a run that is being resumed, keeps what is its own."""
+    for left, _, pid in _left_aside(folder) if folder.is_dir() else ():
+        if left.is_file() and (pid == os.getpid() or not process_runs(pid)):
+            left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -338,12 +352,3 @@ def fsync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def drop_asides(folder: Path) -> None:
-    """Remove what `write_aside` left in `folder` where its process was killed before it could rename it. One that
-    writes now, as a report of a run that is being resumed, keeps what is its own."""
-    for left in folder.glob(".*"):
-        number = left.suffix[1:]
-        if left.is_file() and number.isdecimal() and (int(number) == os.getpid() or not process_runs(int(number))):
-            left.unlink(missing_ok=True)

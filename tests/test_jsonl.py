@@ -129,13 +129,14 @@ def test_a_folder_in_the_place_of_a_file_is_told_and_no_file_is_not(path):
 
 
 def test_of_what_was_written_aside_that_of_this_process_and_of_ended_ones_goes(tmp_path, alive):
-    own, ended, running = (tmp_path / f".x.jsonl.{pid}" for pid in (os.getpid(), 8, 7))
-    folder, named = tmp_path / ".folder.8", tmp_path / ".x.jsonl"
-    for file in (own, ended, running, named, tmp_path / "x.8"):
+    own, ended, running = (tmp_path / f".x.jsonl.0123abcd.{pid}" for pid in (os.getpid(), 8, 7))
+    folder, named, others = tmp_path / ".folder.0123abcd.8", tmp_path / ".x.jsonl", tmp_path / ".backup.8"
+    for file in (own, ended, running, named, others):
         file.touch()
     folder.mkdir()
     drop_asides(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([running, folder, named, tmp_path / "x.8"])
+    assert sorted(tmp_path.iterdir()) == sorted([running, folder, named, others])
+    drop_asides(tmp_path / "gone")
 
 
 def test_of_a_folder_that_was_made_aside_what_ended_processes_left_goes(tmp_path, alive):
