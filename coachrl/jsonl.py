@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
@@ -11,8 +12,9 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic_core import from_json
@@ -25,6 +27,7 @@ from coachrl.text import one_line
 
 _T = TypeVar("_T")
 _PIECE_BYTES = 65_536
+_ASIDE = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<pid>\d{1,7})", re.DOTALL)  # as `place_aside` names
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without them answer
 
 
@@ -51,10 +54,33 @@ def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        error.filename = str(path)  # a write that fails for want of room names no file
+        error.filename = str(path)  # a write that fails for lack of room names no file
         with contextlib.suppress(OSError):
             cut_torn_line(path)
         raise
+
+
+@contextlib.contextmanager
+def alone_with(descriptor: int) -> Iterator[None]:
+    """No other process is in such a block for the file, or the folder, meanwhile: a line of megabytes is seen half
+    there while it is written. On a file system without locks nobody waits."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def write_lines(descriptor: int, lines: bytes) -> None:
+    """Append to a file that is open for it. What a kill or a full disk left in mid-line, perhaps of another process,
+    does not swallow the first line. Raises OSError."""
+    size = os.fstat(descriptor).st_size
+    is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+    left = memoryview(b"\n" * is_torn + lines)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def own_file(path: Path) -> None:
@@ -103,17 +129,16 @@ def read_jsonl(path: Path, skip_torn: bool = False) -> Iterator[dict[str, Any]]:
     skip_torn: leave out a last line that has no end, as another process or a kill leaves it.
     """
     try:
-        with regular_file(path).open("rb") as file:
-            for number, line in enumerate(bounded_lines(file), 1):
-                if line.isspace():
-                    continue
-                try:
-                    record = parse_json(line, f"{path}, line {number}", half_characters=True)
-                except ConfigError:
-                    if skip_torn and not line.endswith(b"\n"):
-                        return
-                    raise
-                yield record
+        for number, line in numbered_lines(path):
+            if line.isspace():
+                continue
+            try:
+                record = parse_json(line, f"{path}, line {number}", half_characters=True)
+            except ConfigError:
+                if skip_torn and not line.endswith(b"\n"):
+                    return
+                raise
+            yield record
     except FileNotFoundError:
         return
     except (OSError, ValueError) as wrong:
@@ -127,24 +152,20 @@ def readable_jsonl(path: Path, parse: Callable[[Any], _T], problems: list[str]) 
     broken: list[tuple[int, str]] = []
     number = 0
     try:
-        with regular_file(path).open("rb") as file:
-            for number, line in enumerate(bounded_lines(file), 1):
-                try:
-                    value = parse(_parsed(line))
-                except json.JSONDecodeError as error:
-                    broken.append((number, f"not JSON: {error.msg}" if line.endswith(b"\n") else "cut short"))
-                except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-                    lacks = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-                    broken.append((number, f"not as coachrl writes it: {lacks}"))
-                else:
-                    yield value
+        for number, line in numbered_lines(path):
+            try:
+                value = parse(_parsed(line))
+            except json.JSONDecodeError as error:
+                broken.append((number, f"not JSON: {error.msg}" if line.endswith(b"\n") else "cut short"))
+            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+                lacks = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+                broken.append((number, f"not as coachrl writes it: {lacks}"))
+            else:
+                yield value
     except FileNotFoundError:
         return
-    except OSError as error:
-        problems.append(f"{path.name} cannot be read: {error.strerror}")
-        return
-    except ValueError as error:
-        problems.append(f"{path.name} cannot be read: {error}")
+    except (OSError, ValueError) as error:
+        problems.append(f"{path.name} cannot be read: {getattr(error, 'strerror', error)}")
         return
     if broken:
         problems.append(f"{path.name}: {left_out([n for n, _ in broken], number)}: {broken[0][1]}")
@@ -158,14 +179,15 @@ def left_out(lines: Sequence[int], count: int) -> str:
     )
 
 
-def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of an open file. Raises ValueError for one that is longer than a file may be that is read whole."""
-    most, number = most_bytes(), 0
-    while line := file.readline(most + 1):
-        number += 1
-        if len(line) > most:
-            raise too_large(f"line {number:,} has more than {most:,} bytes")
-        yield line
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a regular file, from 1. Raises OSError, and ValueError for what is no file, and for a line that is
+    longer than a file may be that is read whole."""
+    most = most_bytes()
+    with regular_file(path).open("rb") as file:
+        for number, line in enumerate(iter(partial(file.readline, most + 1), b""), start=1):
+            if len(line) > most:
+                raise too_large(f"line {number:,} has more than {most:,} bytes")
+            yield number, line
 
 
 def _parsed(line: bytes) -> Any:
@@ -195,7 +217,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_place(path: Path, option: str = "") -> None:
-    """Raises ConfigError where no file can stand at `path`, so that nothing is asked and counted in vain. option: what
+    """Raises ConfigError where no file can stand at `path`, before anything is asked or counted. option: what
     the message begins with."""
     if not path.parent.is_dir():
         raise ConfigError(f"{option}{path}: there is no folder {path.parent}")
@@ -246,19 +268,32 @@ def place_aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}")
 
 
+def _left_aside(folder: Path) -> Iterator[tuple[Path, str, int]]:
+    """What stands at a `place_aside` in `folder`, with the name that it was to have and the process's number."""
+    for left in list(folder.iterdir()):
+        if match := _ASIDE.fullmatch(left.name):
+            yield left, match["name"], int(match["pid"])
+
+
 def drop_left_of(path: Path) -> None:
     """Remove what stands at a `place_aside` of `path` and was left by a process that was killed: it may be as large as
     a model. What cannot be removed stays."""
-    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.(\d{{1,7}})")
     with contextlib.suppress(OSError):
-        for left in list(path.parent.iterdir()):
-            match = name.fullmatch(left.name)
-            if match is None or process_runs(int(match[1])):
+        for left, name, pid in _left_aside(path.parent):
+            if name != path.name or process_runs(pid):
                 continue
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink(missing_ok=True)
+
+
+def drop_asides(folder: Path) -> None:
+    """Remove the files that `write_aside` left in `folder` where its process was killed before it could rename them.
+    One that writes now, as a report of a run that is being resumed, keeps what is its own."""
+    for left, _, pid in _left_aside(folder) if folder.is_dir() else ():
+        if left.is_file() and (pid == os.getpid() or not process_runs(pid)):
+            left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -317,12 +352,3 @@ def fsync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def drop_asides(folder: Path) -> None:
-    """Remove what `write_aside` left in `folder` where its process was killed before it could rename it. One that
-    writes now, as a report of a run that is being resumed, keeps what is its own."""
-    for left in folder.glob(".*"):
-        number = left.suffix[1:]
-        if left.is_file() and number.isdecimal() and (int(number) == os.getpid() or not process_runs(int(number))):
-            left.unlink(missing_ok=True)

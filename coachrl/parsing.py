@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import yaml
 
@@ -249,6 +249,11 @@ def csv_rows(text: str, where: str, error: type[CoachrlError] = ConfigError) -> 
             yield line, dict(zip(header, row, strict=True))
     except csv.Error as wrong:
         raise error(f"{where}, line {rows.line_num}: not CSV: {wrong}") from wrong
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether `value`, as JSON and YAML give it, is a number: Python counts True as one."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_finite(value: Any) -> bool:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # coachrl.types imports what imports this module
 
 _CODE_BLOCK = re.compile(r"```(?:python|py)[^\S\n]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _ANY_BLOCK = re.compile(r"```[\w+-]*[^\S\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _SHOWN_CHARS = 2000  # of each stream of an execution
 _LISTED = 24  # names in one list
 _FILES_CHARS = 1000  # of names of files in a list
@@ -212,6 +214,16 @@ def written_code(text: str) -> str:
     blocks = _ANY_BLOCK.findall(visible(text))
     plain = "\n".join(block.rstrip() for block in blocks) if blocks else visible(text)
     return extract_code(text) or plain.rstrip() + "\n"
+
+
+def prose_in(text: str) -> str:
+    """`text` without its code blocks, also one that was never closed."""
+    return _FENCED.sub(" ", text)
+
+
+def fences_in(text: str) -> int:
+    """How many lines begin or end a code block."""
+    return len(_FENCE.findall(text))
 
 
 def clip_middle(text: str, limit: int = _SHOWN_CHARS) -> str:

@@ -1,7 +1,7 @@
 """The data that flows through coachrl: plain frozen records, no behavior beyond small derived views. Read this first.
 
-The way of the data: a `Task` is given to a team of `Role`s; each agent leaves `Action`s (tokens, text, what its code
-did); an `Episode` collects them with its `Outcome`; a coach gives each action a `CoachScore`; a trainer eats
+How the data flows: a `Task` is given to a team of `Role`s; each agent leaves `Action`s (tokens, text, what its code
+did); an `Episode` collects them with its `Outcome`; a coach gives each action a `CoachScore`; a trainer takes
 `TrainSample`s.
 """
 
@@ -165,7 +165,7 @@ class Reward:
 
 @dataclass(frozen=True)
 class ActionCredit:
-    """What training made of one action. reward: after scaling and shuffling, None where there was none to be had.
+    """What training made of one action. reward: after scaling and shuffling, None where there was none.
     advantage: the mean over its trained tokens, None where it was not trained on; left_out: why it was not."""
 
     reward: float | None
@@ -328,17 +328,17 @@ HIGHEST_SCORE = 10.0  # of a coach; the lowest is 0
 
 @dataclass(frozen=True)
 class CoachScore:
-    """A coach's word on one action. A call that failed is never a number: status "failed" has process_0_10 None.
+    """What a coach gave one action. A call that failed is never a number: status "failed" has process_0_10 None.
 
     process_0_10: how good the action was, 0 to 10. outcome_0_1: the coach's view of the outcome, where it was asked.
-    model: the one that answered; fallbacks: models that were asked in vain before it. usage: what all calls for the
+    model: the one that answered; fallbacks: models that failed before it. usage: what all calls for the
     score took, those of failed attempts included; rules are asked once, and make none.
     disagreement: standard deviation of the scores of an ensemble's members, in points, where two or more scored.
     contribution: this action's signed share of the outcome, -10 to 10, and residual what it leaves to earlier actions,
     in words: both from the retrospective pass, None and empty elsewhere.
     suggestion: the reply that the agent should have given in its place; empty where the coach was not asked for one, or
-    saw nothing to mend.
-    position: as the how manieth of its siblings the coach read it, from 1, where it compared them.
+    saw nothing to improve.
+    position: its place in the prompt, from 1, where siblings were compared in one call.
     criteria: what process_0_10 is the weighted mean of, where the coach's prompt lists criteria.
     action_digest: `Action.digest` of what was scored, in a rescore, which lies apart from the actions.
     """
@@ -373,7 +373,7 @@ class CoachScore:
 
 @dataclass(frozen=True)
 class TrainSample:
-    """What a trainer eats: one action of one policy as tokens. It knows no coach and no algorithm.
+    """One action of one policy as tokens, as a trainer takes it. It knows no coach and no algorithm.
 
     P prompt tokens, L response tokens. old_logprobs_L: log pi_old, from the sampler. ref_logprobs_L: log pi_ref, None
     before `Backend.with_reference`. trainer_logprobs_L: log pi_old, from the weights that are trained; None before

@@ -1,7 +1,6 @@
 """Lines of JSON: which are whole, which are left out and in which words, and what may be removed beside a file."""
 
 import errno
-import io
 import json
 import os
 from pathlib import Path
@@ -13,7 +12,6 @@ from full_disk import room_for
 from coachrl import jsonl
 from coachrl.errors import ConfigError
 from coachrl.jsonl import (
-    bounded_lines,
     check_place,
     drop_asides,
     drop_left_of,
@@ -21,6 +19,7 @@ from coachrl.jsonl import (
     folder_aside,
     json_line,
     name_new,
+    numbered_lines,
     read_jsonl,
     readable_jsonl,
     write_aside,
@@ -48,11 +47,13 @@ def test_what_python_has_and_json_has_not_is_written_as_plain_data():
         json_line({"a": {1}})
 
 
-def test_a_line_may_be_as_long_as_a_file_and_no_longer(monkeypatch):
+def test_a_line_may_be_as_long_as_a_file_and_no_longer(path, monkeypatch):
     monkeypatch.setattr(jsonl, "most_bytes", lambda: 4)
-    assert list(bounded_lines(io.BytesIO(b"abc\n\nabcd"))) == [b"abc\n", b"\n", b"abcd"]
-    lines = bounded_lines(io.BytesIO(b"a\nabcd\n"))
-    assert next(lines) == b"a\n"
+    path.write_text("abc\n\nabcd")
+    assert list(numbered_lines(path)) == [(1, b"abc\n"), (2, b"\n"), (3, b"abcd")]
+    path.write_text("a\nabcd\n")
+    lines = numbered_lines(path)
+    assert next(lines) == (1, b"a\n")
     with pytest.raises(ValueError, match="line 2 has more than 4 bytes"):
         next(lines)
 
@@ -128,13 +129,14 @@ def test_a_folder_in_the_place_of_a_file_is_told_and_no_file_is_not(path):
 
 
 def test_of_what_was_written_aside_that_of_this_process_and_of_ended_ones_goes(tmp_path, alive):
-    own, ended, running = (tmp_path / f".x.jsonl.{pid}" for pid in (os.getpid(), 8, 7))
-    folder, named = tmp_path / ".folder.8", tmp_path / ".x.jsonl"
-    for file in (own, ended, running, named, tmp_path / "x.8"):
+    own, ended, running = (tmp_path / f".x.jsonl.0123abcd.{pid}" for pid in (os.getpid(), 8, 7))
+    folder, named, others = tmp_path / ".folder.0123abcd.8", tmp_path / ".x.jsonl", tmp_path / ".backup.8"
+    for file in (own, ended, running, named, others):
         file.touch()
     folder.mkdir()
     drop_asides(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([running, folder, named, tmp_path / "x.8"])
+    assert sorted(tmp_path.iterdir()) == sorted([running, folder, named, others])
+    drop_asides(tmp_path / "gone")
 
 
 def test_of_a_folder_that_was_made_aside_what_ended_processes_left_goes(tmp_path, alive):

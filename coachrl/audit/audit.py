@@ -54,7 +54,7 @@ def audit_runs(folders: Sequence[Path], resamples: int = RESAMPLES, seed: int = 
     return audit_data(read_audit_data(folders), resamples, seed)
 
 
-def audit_data(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> Audit:
+def audit_data(data: AuditData, resamples: int, seed: int = 0) -> Audit:
     found, between = examine(data, resamples, seed)
     notes = list(data.notes)
     pipelines = list(dict.fromkeys(one.pipeline for one in found))

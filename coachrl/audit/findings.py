@@ -39,7 +39,7 @@ from coachrl.audit.topics.outcomes import inversion, reward_hacking
 from coachrl.audit.topics.preference import self_preference
 from coachrl.audit.topics.style import style_topics
 from coachrl.audit.topics.subjects import subject_gaps, with_topics
-from coachrl.stats import RESAMPLES, SCORE, Estimate
+from coachrl.stats import SCORE, Estimate
 from coachrl.text import counted
 
 _MOST_SHOWN_LEVELS = 24
@@ -95,7 +95,7 @@ class CrossRater:
     topics: Sequence[TopicFinding] = ()
 
 
-def examine(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> tuple[list[Findings], list[CrossRater]]:
+def examine(data: AuditData, resamples: int, seed: int) -> tuple[list[Findings], list[CrossRater]]:
     """The findings of each rater of each pipeline, and what stands between raters. Pipelines are never pooled."""
     found, between = [], []
     frame = with_topics(data.actions, data.texts, seed)
@@ -124,7 +124,7 @@ def judged(found: Sequence[Findings], between: Sequence[CrossRater]) -> tuple[li
 
 
 def examine_rater(
-    rows: pd.DataFrame, pipeline: str, scorer: Scorer, heldout: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0
+    rows: pd.DataFrame, pipeline: str, scorer: Scorer, heldout: pd.DataFrame, resamples: int, seed: int = 0
 ) -> Findings:
     """rows: all rows of one rater in one pipeline."""
     counts, rater = _counts(rows), str(rows["rater"].iloc[0])

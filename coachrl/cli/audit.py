@@ -108,22 +108,8 @@ def audit(
     from coachrl.audit.thresholds import crossed, parse_threshold
 
     if self_test:
-        given = (
-            runs,
-            source,
-            columns,
-            scale,
-            html,
-            json_file,
-            fail_on,
-            resamples,
-            probe,
-            fault_localization,
-            replay,
-            yes,
-            calibrate,
-        )
-        if any(given) or coach.given:
+        of_runs = (runs, source, columns, scale, html, json_file, fail_on, resamples, calibrate)
+        if any(of_runs) or probe or fault_localization or replay or yes or coach.given:
             raise ConfigError(_MADE_UP)
         _self_test(repeats or 20, seed)
         return

@@ -99,9 +99,7 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool, restarted: int) ->
                     left.unlink()
             _finish(run)
         return
-    # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
-    starts_over = not run.checkpoints() and config.train.keep_checkpoints
-    checkpoint = None if starts_over else run.last_checkpoint()
+    checkpoint = run.checkpoint_to_resume()
     if dry_run:
         _print_dry_run(config, inspect(checkpoint).step if checkpoint is not None else 0, run.folder)
         return

@@ -29,6 +29,7 @@ from coachrl.coach.verdict import (
     without_suggestion,
 )
 from coachrl.errors import CoachError, ConfigError
+from coachrl.parsing import is_number
 from coachrl.text import brief
 from coachrl.types import HIGHEST_SCORE, CriterionScore
 
@@ -67,7 +68,7 @@ def _criterion(name: str, entry: Any, where: str) -> Criterion:
     if not isinstance(entry, dict) or not entry.keys() <= {"weight", "question"}:
         raise ConfigError(f"{place}: write {{weight: 1, question: ...}}, not {brief(entry)}")
     weight, question = entry.get("weight", 1), entry.get("question")
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+    if not is_number(weight) or not 0 < weight < math.inf:
         raise ConfigError(f"{place}: its weight must be a number above 0, not {brief(weight)}")
     if not isinstance(question, str) or not question.strip():
         raise ConfigError(f"{place}: it needs a question")

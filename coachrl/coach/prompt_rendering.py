@@ -184,8 +184,6 @@ def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens
     whole = _BEGIN_OF_CONTROL.sub(r"\g<0> ", text)
     text = clip_tokens(whole, window_tokens) or _NONE
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
-    while digest in text:
-        digest = hashlib.sha256(digest.encode()).hexdigest()[:20]
     cut = " (its middle is cut)" if whole and text != whole else ""
     return f"<<<{label} {digest}{cut}\n{text}\n{label} {digest}>>>"
 

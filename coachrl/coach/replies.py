@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coachrl.errors import CoachError
+from coachrl.parsing import is_number
 
 # Blanks that are none of ASCII's (no-break, thin, ideographic), and marks that nobody sees: zero widths, a BOM, and
 # those of the direction in which a script is written.
@@ -171,7 +172,7 @@ def number_within(value: Any, key: str, low: float, high: float) -> float | None
         if match is None:
             raise CoachError(f"{key} is not {wanted}: {shown(value)}")
         value = float(re.sub(f"[{_MINUS}]", "-", match["number"]))
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise CoachError(f"{key} is not {wanted}: {shown(repr(value))}")
     if not low <= value <= high:  # NaN fails this too
         raise CoachError(f"{key} is outside {low:g} to {high:g}: {shown(repr(value))}")

@@ -136,25 +136,16 @@ def make_dry_run(
     between = sum(1 for step in range(done + 1, settings.steps) if step % every == 0) if every else 0
     evaluations = (done == 0) + between + (steps > 0)
     heldout_episodes = evaluations * len(heldout_tasks) * config.eval.samples_per_task
-    rounds = pipeline.rounds
-    tokens = rounds * sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
-    drawn = config.sampling.candidates if config.sampling.scheme == "tree" else 1
-    algorithm = make_algorithm(config.algorithm)
-    asked = algorithm.needs_coach(config.reward)
+    tokens = pipeline.rounds * sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
     trainable = {name: policy.trainable for name, policy in policies.items()}
     placement = make_placement(config, trainable) if config.backend == "openrlhf" else None
-    retrospective = algorithm.needs_retrospective_pass
-    calls = drawn * (len(config.coach.members) + retrospective)
-    longest = max(len(task.prompt) for task in train_tasks)
+    task_tokens = max(len(task.prompt) for task in train_tasks) // CHARACTERS_A_TOKEN
     parameters = {model: known_parameters(model) for model in models.values()}
     memory_gb = _memory_gb(config, policies, parameters)
     models_gb = _disk_gb(config, policies, parameters)
-    scored = [role for role in pipeline.roles if algorithm.scores_role(role.name)]
-    turns = rounds * sum(role.max_turns for role in scored)
-    again = _scored_again(config, done)
-    rollouts = episodes[0] * drawn, episodes[1] * drawn + math.ceil(again / max(1, turns))
-    workload = TeamWorkload(scored, rounds, longest // CHARACTERS_A_TOKEN, rollouts)
-    calls_most = calls * episodes[1] * turns + again * len(config.coach.members)
+    asked = make_algorithm(config.algorithm).needs_coach(config.reward)
+    is_asked = asked and steps > 0
+    coach_calls, coach_use = _coach_use(config, pipeline, episodes, done, task_tokens) if is_asked else ((0, 0), None)
     notes = warm_start_line(config, pipeline, policies), _memory_line(config, memory_gb, parameters)
     return DryRun(
         pipeline=pipeline.name,
@@ -165,21 +156,38 @@ def make_dry_run(
         steps=steps,
         episodes=episodes,
         coach=config.coach.label if asked else "none (rewards from the outcome or the environment)",
-        coach_calls=(calls * episodes[0] * len(scored), calls_most) if asked else (0, 0),
-        coach_use=estimate_run(config.coach, pipeline.name, workload, retrospective) if asked and steps else None,
-        coach_usd_usual=_usual_usd(config, steps) if asked and steps else None,
+        coach_calls=coach_calls,
+        coach_use=coach_use,
+        coach_usd_usual=_usual_usd(config, steps) if is_asked else None,
         bounded=pipeline.rounds_are_known,
-        generated_tokens_most=(episodes[1] * drawn + heldout_episodes) * tokens,
+        generated_tokens_most=(episodes[1] * config.sampling.replies_per_turn + heldout_episodes) * tokens,
         heldout_episodes=heldout_episodes,
         memory_gb=memory_gb,
         disk_gb=None if models_gb is None else models_gb + _adapters_gb(config, policies),
         seconds=_seconds(config, steps),
         folder=folder or Run.new_folder(config),
         placement=_placement(config, len(policies), placement, memory_gb),
-        gpu=estimate_gpus(config, pipeline, placement, trainable, parameters, longest // CHARACTERS_A_TOKEN),
+        gpu=estimate_gpus(config, pipeline, placement, trainable, parameters, task_tokens),
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
         unchecked=unchecked,
     )
+
+
+def _coach_use(
+    config: RunConfig, pipeline: Pipeline, episodes: tuple[int, int], done: int, task_tokens: int
+) -> tuple[tuple[int, int], CostEstimate | None]:
+    """The coach's calls in so many episodes, (least, most), and what its language models take. task_tokens: of the
+    longest task."""
+    algorithm, drawn, members = make_algorithm(config.algorithm), config.sampling.replies_per_turn, config.coach.members
+    retrospective = algorithm.needs_retrospective_pass
+    scored = [role for role in pipeline.roles if algorithm.scores_role(role.name)]
+    turns = pipeline.rounds * sum(role.max_turns for role in scored)
+    again = _scored_again(config, done)
+    rollouts = episodes[0] * drawn, episodes[1] * drawn + math.ceil(again / max(1, turns))
+    workload = TeamWorkload(scored, pipeline.rounds, task_tokens, rollouts)
+    each = drawn * (len(members) + retrospective)
+    calls = each * episodes[0] * len(scored), each * episodes[1] * turns + again * len(members)
+    return calls, estimate_run(config.coach, pipeline.name, workload, retrospective)
 
 
 def opening_lines(config: RunConfig, ready: Prepared, plan: DryRun) -> list[str]:

@@ -169,7 +169,7 @@ def _work(
     """What a step asks of the policy where every part takes all of its turns and every reply is full. A prompt holds
     the task and half of the episode's replies; nothing of it is taken from a cache."""
     algorithm = make_algorithm(config.algorithm)
-    drawn = config.sampling.candidates if config.sampling.scheme == "tree" else 1
+    drawn = config.sampling.replies_per_turn
     episodes = most_episodes(config)
     own = [role for role in pipeline.roles if role.policy == policy and not role.external]
     replies = pipeline.rounds * sum(role.max_turns for role in own)

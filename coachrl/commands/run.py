@@ -137,9 +137,7 @@ async def _train_locked(
     if resume:  # first: a whole one that a kill left without its name is the newest
         checkpoints.drop_asides(run.folder / "checkpoints")
         own_file(run.ledger)  # before anything has it open
-    # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
-    starts_over = not run.checkpoints() and config.train.keep_checkpoints
-    checkpoint = run.last_checkpoint() if resume and not starts_over else None
+    checkpoint = run.checkpoint_to_resume() if resume else None
     first_step = step_of(checkpoint) + 1 if checkpoint is not None else 0
     stays = partial(what_stays, config, run)
     with Display(console, config.train.steps) as display, interrupts_acknowledged(stays):

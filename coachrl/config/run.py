@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +69,10 @@ class RunConfig(Section):
         """The weights that a policy begins with."""
         own = self.policies.get(policy)
         return (own.model if own is not None else None) or self.model
+
+    def initial_models(self, policies: Iterable[str]) -> list[str]:
+        """Those that these policies begin with, each once; the run's where there is no policy."""
+        return list(dict.fromkeys(map(self.initial_model, policies))) or [self.model]
 
     def without_cache(self) -> RunConfig:
         """The same run, whose coach is asked anew what it was asked before."""

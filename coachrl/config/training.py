@@ -24,6 +24,11 @@ class SamplingConfig(Section):
         4, ge=1, description="With scheme=tree, so many replies are drawn from one state (K of Stronger-MAS)."
     )
 
+    @property
+    def replies_per_turn(self) -> int:
+        """How many replies are drawn from one state."""
+        return self.candidates if self.scheme == "tree" else 1
+
 
 class RolloutConfig(Section):
     """Which processes play the episodes."""

@@ -10,10 +10,10 @@ the coach suggested in an action's place (`coach.suggest`); a sibling is another
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from coachrl.errors import ConfigError
 from coachrl.export.judgements import judgements
 from coachrl.export.preferences import HOW_PAIRS_COME, preferences
 from coachrl.export.replies import ExportFilter, Line, said, scored_replies
-from coachrl.jsonl import check_place, drop_left_of, fsync, json_line, name_new, place_aside
+from coachrl.jsonl import check_place, json_line, write_aside
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import check_played, team_of
 from coachrl.text import nearest
@@ -91,21 +91,19 @@ def _check(run: Run, form: str, path: Path, which: ExportFilter) -> None:
 
 def _write(path: Path, records: Iterable[Line]) -> dict[str, int]:
     """Lines of each kind that were written; `path` appears whole, or not at all where there are none."""
-    drop_left_of(path)
-    aside, lines = place_aside(path), Counter[str]()
+    lines = Counter[str]()
+
+    def written() -> Iterator[str]:
+        for kind, record in _whole_first(records):
+            lines[kind] += 1
+            yield json_line(record, half_characters=False)  # `datasets` reads no file that holds one
+
+    pieces = written()
     try:
-        with aside.open("w", encoding="utf-8") as file:
-            for kind, record in _whole_first(records):
-                file.write(json_line(record, half_characters=False))  # `datasets` reads no file that holds one
-                lines[kind] += 1
-        if lines:
-            fsync(aside)
-            name_new(aside, path)
+        if (first := next(pieces, None)) is not None:
+            write_aside(path, itertools.chain([first], pieces), is_new=True)
     except OSError as error:
         raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):  # a disk that may not be written to says so of this, too
-            aside.unlink(missing_ok=True)
     return dict(lines)
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
 from coachrl.report.contents import asks_coach
 from coachrl.runs.folder import LOCK, Run
 from coachrl.runs.locks import in_use_by
 from coachrl.runs.places import run_folders
-from coachrl.types import Role
+from coachrl.types import policy_names
 
 _SUCCESS = "eval/success"
 
@@ -74,7 +72,7 @@ def _listed(path: Path, began: datetime) -> ListedRun:
         path.name,
         begun,
         f"{config.pipeline.name} on {config.tasks.source}",
-        ", ".join(_models(config, roles or ())),
+        ", ".join(config.initial_models(policy_names(roles or ()) or config.policies)),
         config.algorithm.name,
         config.coach.label if asks_coach(config) else "none",
         config.seed,
@@ -89,12 +87,6 @@ def _listed(path: Path, began: datetime) -> ListedRun:
 def _with_step(record: Any) -> dict[str, Any]:
     success = float(record.get(_SUCCESS, math.nan))
     return {"step": int(record["step"])} | ({_SUCCESS: success} if math.isfinite(success) else {})
-
-
-def _models(config: RunConfig, roles: Sequence[Role]) -> list[str]:
-    """The initial weights of the team's policies, or of a run that has no team yet, of those that it names."""
-    policies = [role.policy for role in roles if not role.external] or list(config.policies)
-    return list(dict.fromkeys(map(config.initial_model, policies))) or [config.model]
 
 
 def _state(path: Path, is_done: bool) -> str:

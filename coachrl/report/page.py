@@ -79,7 +79,7 @@ def render(run: Run, link: str = "") -> str:
     context = _context(contents, colors) | {
         "entries": entries,
         "failure": clear_failure(entries),
-        "models": _models(contents),
+        "models": contents.config.initial_models(_roles(contents).values()) if contents.config else [],
         "colors": colors,
         "note": note,
         "files": [path.stem for path in run.episode_files()] if link else [],
@@ -187,14 +187,6 @@ def _roles(contents: Contents) -> dict[str, str]:
     """Role -> policy as the episodes have it, in order of appearance."""
     files = [*contents.training, *contents.evaluations]
     return {action.role: action.policy for f in files for episode in f.episodes for action in episode.actions}
-
-
-def _models(contents: Contents) -> list[str]:
-    """The initial weights that the policies began with, as far as the folder says."""
-    if contents.config is None:
-        return []
-    models = dict.fromkeys(map(contents.config.initial_model, _roles(contents).values()))
-    return list(models) or [contents.config.model]
 
 
 def _role_names(contents: Contents, entries: Sequence[Shown]) -> list[str]:

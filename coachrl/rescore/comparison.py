@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from coachrl.audit.data.sample import Sample
 from coachrl.rescore.rescoring import ScoredAction
-from coachrl.stats import SCORE_CHANGE, SHARE, Estimate, Resampler, correlation, equal_clusters, estimate, ratio
+from coachrl.stats import SCORE_CHANGE, SHARE, Estimate, correlation
 from coachrl.types import CoachScore, Usage
 
 NEAR_POINTS = 1.0
@@ -70,72 +72,45 @@ class Comparison:
 
 def compare(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], seed: int = 0) -> Comparison:
     """`actions` with the run's own scores against `scores`, by action id."""
-    pairs = _Pairs([action for action in actions if _both_scored(action, scores)], scores, seed)
-    before_N, after_N = pairs.before_N, pairs.after_N
-    enough = len(pairs.actions) > 0
+    counts = (
+        _counts([action.score for action in actions]),
+        _counts([scores.get(action.action_id) for action in actions]),
+    )
+    both = [
+        (action, before, after)
+        for action in actions
+        if (before := _points(action.score)) is not None
+        and (after := _points(scores.get(action.action_id))) is not None
+    ]
+    if not both:
+        return Comparison(*counts, None, None, None, None, {}, {})
+    before_N, after_N = np.array([before for _, before, _ in both]), np.array([after for *_, after in both])
+    sample = Sample.of_tasks([action.task_id for action, *_ in both], seed=seed)
+
+    def difference(rows_N: NDArray[np.bool_]) -> MeanDifference:
+        shift = sample.where(pd.Series(rows_N)).mean((after_N - before_N)[rows_N], limits=SCORE_CHANGE)
+        return MeanDifference(before_N[rows_N].mean(), after_N[rows_N].mean(), shift)
+
+    def differences(groups: Sequence[str]) -> dict[str, MeanDifference]:
+        return {group: difference(np.array(groups) == group) for group in dict.fromkeys(groups)}
+
+    def correlated(x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
+        return correlation(x_N, y_N, sample.task_codes_N, sample.resampler)
+
     return Comparison(
-        before=_counts([action.score for action in actions]),
-        after=_counts([scores.get(action.action_id) for action in actions]),
-        pearson=pairs.correlation(before_N, after_N) if enough else None,
-        spearman=pairs.correlation(stats.rankdata(before_N), stats.rankdata(after_N)) if enough else None,
-        near=pairs.near() if enough else None,
-        overall=pairs.shifts(lambda action: "all").get("all"),
-        by_role=pairs.shifts(lambda action: action.role),
-        by_category=pairs.shifts(lambda action: action.task_category),
+        *counts,
+        pearson=correlated(before_N, after_N),
+        spearman=correlated(stats.rankdata(before_N), stats.rankdata(after_N)),
+        near=sample.mean((np.abs(after_N - before_N) <= NEAR_POINTS).astype(np.float64), limits=SHARE),
+        overall=difference(np.ones(len(both), bool)),
+        by_role=differences([action.role for action, *_ in both]),
+        by_category=differences([action.task_category for action, *_ in both]),
     )
 
 
-class _Pairs:
-    """The actions that both sides scored, N of them, and one set of resamples of their tasks."""
-
-    def __init__(self, actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], seed: int) -> None:
-        self.actions = actions
-        self.before_N = np.array([_number(action.score) for action in actions])
-        self.after_N = np.array([_number(scores[action.action_id]) for action in actions])
-        self._tasks, self._task_N = _codes([action.task_id for action in actions])
-        self._resampler = Resampler(len(self._tasks), seed=seed)
-
-    def shifts(self, group: Callable[[ScoredAction], str]) -> dict[str, MeanDifference]:
-        names, cell_N = _codes([group(action) for action in self.actions])
-        if not names:
-            return {}
-        sums = self._resampler.sums(self._task_N, cell_N, (self.before_N, self.after_N), len(names))
-        found = {}
-        for cell, name in enumerate(names):
-            n, before, after = sums.point_KV[cell]
-            boot_R = ratio(sums.boot_RKV[:, cell, 2] - sums.boot_RKV[:, cell, 1], sums.boot_RKV[:, cell, 0])
-            rows_T = np.bincount(self._task_N[cell_N == cell])
-            tasks, equal = np.count_nonzero(rows_T), equal_clusters(rows_T)
-            shift = estimate((after - before) / n, boot_R, int(n), int(tasks), limits=SCORE_CHANGE, clusters=equal)
-            found[name] = MeanDifference(before / n, after / n, shift)
-        return found
-
-    def near(self) -> Estimate:
-        within_N = (np.abs(self.after_N - self.before_N) <= NEAR_POINTS).astype(np.float64)
-        together_N = np.zeros(len(self.actions), dtype=np.int64)
-        sums = self._resampler.sums(self._task_N, together_N, (within_N,), 1).boot_RKV[:, 0]
-        share_R, equal = ratio(sums[:, 1], sums[:, 0]), equal_clusters(np.bincount(self._task_N))
-        n, tasks = len(within_N), len(self._tasks)
-        return estimate(float(within_N.mean()), share_R, n, tasks, limits=SHARE, clusters=equal)
-
-    def correlation(self, x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
-        """Pearson's; of ranks it is Spearman's. None where one side is constant."""
-        return correlation(x_N, y_N, self._task_N, self._resampler)
-
-
-def _both_scored(action: ScoredAction, scores: Mapping[str, CoachScore]) -> bool:
-    again = scores.get(action.action_id)
-    return all(score is not None and score.status == "scored" for score in (action.score, again))
-
-
-def _number(score: CoachScore | None) -> float:
-    return float("nan") if score is None or score.process_0_10 is None else score.process_0_10
-
-
-def _codes(values: Sequence[Hashable]) -> tuple[list[Any], NDArray[np.int64]]:
-    """The distinct values in order of first use, and the place of each value among them."""
-    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
-    return list(places), np.array([places[value] for value in values], dtype=np.int64)
+def _points(score: CoachScore | None) -> float | None:
+    """None for a call that failed, and for an abstention."""
+    return score.process_0_10 if score is not None and score.status == "scored" else None
 
 
 def _counts(scores: Sequence[CoachScore | None]) -> ScoreCounts:

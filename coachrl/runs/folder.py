@@ -354,7 +354,7 @@ class Run:
             put_on_disk(aside)
         except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
-            # A write that fails for want of room names no file.
+            # A write that fails for lack of room names no file.
             if isinstance(error, OSError) and error.errno and not error.filename:
                 error.filename = str(final)
             raise
@@ -385,6 +385,12 @@ class Run:
             kept = "; it kept none: train.keep_checkpoints=0" if self.config().train.keep_checkpoints == 0 else ""
             raise CheckpointError(f"{self.folder} has no checkpoint to load{kept}")
         return found[-1]
+
+    def checkpoint_to_resume(self) -> Path | None:
+        """The last one; None where the run was killed before its first, and begins again. Raises CheckpointError where
+        it keeps none, and cannot go on."""
+        begins_again = not self.checkpoints() and self.config().train.keep_checkpoints
+        return None if begins_again else self.last_checkpoint()
 
     @contextmanager
     def last_checkpoint_kept(self) -> Iterator[Path]:

@@ -5,18 +5,17 @@ A line is one person's score of one action. Where a person scored an action twic
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import json_line, own_file, readable_jsonl, writable_file
+from coachrl.jsonl import alone_with, json_line, own_file, readable_jsonl, writable_file, write_lines
 from coachrl.runs.folder import Run
 from coachrl.text import brief, nearest, one_line
 
@@ -128,23 +127,16 @@ def _alone_with(path: Path) -> Iterator[int]:
     whole."""
     descriptor = os.open(writable_file(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
+        with alone_with(descriptor):
+            yield descriptor
     finally:
         os.close(descriptor)
 
 
 def _append(descriptor: int, labels: Sequence[Label]) -> None:
-    data = "".join(json_line(asdict(label)) for label in labels).encode()
     before = os.fstat(descriptor).st_size
-    # A line that a kill left without its end must not swallow the next one.
-    if before and os.pread(descriptor, 1, before - 1) != b"\n":
-        data = b"\n" + data
-    written = 0
     try:
-        while written < len(data):
-            written += os.write(descriptor, data[written:])
+        write_lines(descriptor, "".join(json_line(asdict(label)) for label in labels).encode())
         os.fsync(descriptor)
     except OSError:
         os.ftruncate(descriptor, before)

@@ -120,9 +120,15 @@ def scores_by_action(scores: Iterable[CoachScore]) -> dict[str, CoachScore]:
     return found
 
 
-def score_from_record(record: Mapping[str, Any]) -> CoachScore:
-    """A coach's score from its fields. Raises ValueError for a record that is none."""
-    return _checked_score(record)
+def score_from_record(record: Any, place: str = "") -> CoachScore:
+    """A coach's score from its fields. place: as for `_checked`. Raises ValueError for a record that is none, and for a
+    score off the scale, which would move every mean that it goes into."""
+    score = _checked(CoachScore, record, place)
+    if score.process_0_10 is not None and not 0 <= score.process_0_10 <= HIGHEST_SCORE:
+        raise ValueError(
+            f"{place}process_0_10 is {brief(score.process_0_10)}, not a number from 0 to {HIGHEST_SCORE:g}"
+        )
+    return score
 
 
 def role_record(role: Role) -> dict[str, Any]:
@@ -153,7 +159,7 @@ def _without_score(action: Mapping[str, Any], place: str, scores: dict[str, Coac
     fields = dict(action)
     score = fields.pop("score", None)
     if score is not None:
-        scores[fields["id"]] = _checked_score(score, f"{place}score.")
+        scores[fields["id"]] = score_from_record(score, f"{place}score.")
     if fields.get("reward") is not None:
         fields["reward"] = _without_nulls(fields["reward"], "checks")
     return fields
@@ -171,16 +177,6 @@ def _plain(kind: Any, value: object) -> dict[str, Any]:
     """What `dataclasses.asdict` gives, which copies token by token and takes twenty times as long."""
     plain: dict[str, Any] = _adapter(kind).dump_python(value, warnings=False)
     return plain
-
-
-def _checked_score(raw: Any, place: str = "") -> CoachScore:
-    """As `_checked`: a score off the scale would move every mean that it goes into."""
-    score = _checked(CoachScore, raw, place)
-    if score.process_0_10 is not None and not 0 <= score.process_0_10 <= HIGHEST_SCORE:
-        raise ValueError(
-            f"{place}process_0_10 is {brief(score.process_0_10)}, not a number from 0 to {HIGHEST_SCORE:g}"
-        )
-    return score
 
 
 def _checked(kind: Callable[..., _T], raw: Any, place: str = "") -> _T:

@@ -171,7 +171,7 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
         raise TaskError(f"{where}: the folder holds no data files (.json, .jsonl, .csv, .parquet)") from error
     except Exception as error:  # the boundary to a library that raises errors of pyarrow, requests, pandas and the hub
         reason = one_line(f"{type(error).__name__}: {error}")
-        what = "cannot be read" if Path(name).is_dir() else "neither a file or folder here nor to be had from the hub"
+        what = "cannot be read" if Path(name).is_dir() else "neither a file or folder here nor available from the hub"
         raise TaskError(f"{where}: {what}: {reason}") from error
     parts = found if isinstance(found, datasets.DatasetDict) else {"train": found}
     if not saved and Path(name).is_dir():

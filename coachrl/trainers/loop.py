@@ -105,7 +105,7 @@ class Trainer:
         self._frozen = {name for name, policy in config.policies.items() if not policy.trainable}
         ahead = config.backend == "openrlhf" and config.openrlhf.one_step_off
         self._rollouts = RolloutPrefetcher(self._play, ahead, config.train.steps)
-        self._ends_soon = False
+        self.ends_soon = False  # whether `end_soon` was called
         self._abortable: asyncio.Future[Any] | None = None
 
     async def train(self) -> None:
@@ -125,15 +125,10 @@ class Trainer:
     def end_soon(self) -> None:
         """Stop with a checkpoint: at once while episodes are played and scored, which are then played again by the run
         that goes on; else when the step under way is whole."""
-        self._ends_soon = True
+        self.ends_soon = True
         self._rollouts.give_up()  # an update that goes on beside them then waits for them no longer
         if self._abortable is not None:
             self._abortable.cancel()
-
-    @property
-    def ends_soon(self) -> bool:
-        """Whether `end_soon` was called."""
-        return self._ends_soon
 
     def drawn_tokens(self, episodes: Sequence[Episode]) -> int:
         """How many tokens of the episodes were drawn, and not taken up from disk by a run that goes on."""
@@ -143,11 +138,11 @@ class Trainer:
         """What changes no weights, so that it may be given up. Raises Preempted where it is."""
         self._abortable = asyncio.ensure_future(work)
         try:
-            if self._ends_soon:
+            if self.ends_soon:
                 self._abortable.cancel()
             return await self._abortable
         except (asyncio.CancelledError, ConfigError) as error:
-            if not self._ends_soon:
+            if not self.ends_soon:
                 raise
             why = f"; {error}" if isinstance(error, ConfigError) else ""
             raise Preempted(f"the process was asked to end{why}") from None

@@ -17,7 +17,7 @@ from coachrl.trainers.samples import BROKEN, TRUNCATED, all_samples, changed, to
 from coachrl.types import Episode, Role, TrainSample
 
 Rewards = Mapping[str, float | None]
-"""Action id -> its reward, or None where there is none to be had."""
+"""Action id -> its reward, or None where there is none."""
 
 WHY_LEFT_OUT = {
     "truncated": "cut at max_new_tokens of their role or pipeline; train.mask_truncated=false trains on them",
@@ -41,8 +41,8 @@ def training_samples(episodes: Sequence[Episode], roles: Iterable[Role], setting
 
 
 def blocked(episode: Episode, roles: Iterable[Role]) -> list[str]:
-    """The ids of actions whose agent waited for a file in vain: it was not there in this turn of its nor in an earlier
-    one (what was there it took away itself), and the action did not leave all that the role owes all the same."""
+    """The ids of actions whose agent lacked a file that it needed: it was there neither in this turn of its nor in an
+    earlier one (what was there it took away itself), and the action did not leave all that the role owes anyway."""
     by_name = {role.name: role for role in roles}
     given: dict[str, set[str]] = {}
     found = []

@@ -14,8 +14,6 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": None}}
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}
 NAN = {"type": "function", "function": {"name": "f", "parameters": {"default": float("nan")}}}
 
-LISTED = {"name": "f", "parameters": []}
-
 
 def chat_body(**fields):
     return {"model": "coder", "messages": [USER], **fields}

@@ -244,9 +244,9 @@ def test_what_another_process_is_just_writing_stays_when_a_run_goes_on(run):
     gone.wait()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as writer:
         for pid in (writer.pid, gone.pid, os.getpid()):
-            (run.folder / f".report.html.{pid}").write_text("half")
+            (run.folder / f".report.html.0123abcd.{pid}").write_text("half")
         run.drop_after(3)
-        assert [path.name for path in run.folder.glob(".report*")] == [f".report.html.{writer.pid}"]
+        assert [path.name for path in run.folder.glob(".report*")] == [f".report.html.0123abcd.{writer.pid}"]
 
 
 def test_a_run_can_be_resumed_from_any_folder(tmp_path, monkeypatch):

@@ -242,7 +242,7 @@ def test_a_team_that_cannot_be_read_is_named(tmp_path, text):
 
 def test_what_a_killed_process_left_beside_its_files_is_removed_when_the_run_goes_on(tmp_path):
     run = make_run(tmp_path)
-    left = [run.folder / ".metrics.jsonl.123", run.folder / "episodes" / ".step-000002.jsonl.3499"]
+    left = [run.folder / ".metrics.jsonl.0123abcd.123", run.folder / "episodes" / ".step-000002.jsonl.0123abcd.3499"]
     for path in left:
         path.write_text("cut sh")
     (run.folder / "episodes" / ".keep.txt").write_text("the user's own")

@@ -23,6 +23,7 @@ from coachrl.errors import ConfigError
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_each_once, scores_of_rescores, step_of
+from coachrl.text import prose_in
 from coachrl.types import Action, CoachScore, Episode
 
 # Columns of the table. score: 0 to 10, NaN unless status is "scored". outcome: the episode's success as 0.0 or 1.0,
@@ -44,7 +45,6 @@ _HEDGES = re.compile(
 )
 _EVIDENCE = "coach.evidence."
 _PROVIDER = re.compile(r"[^\s,/]+/(?=[^\s,])")
-_CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def style_of(text: str, code: str | None) -> tuple[float, float, float]:
     """(share of the reply that is code, Markdown marks per 1000 characters, hedging words per 100 words).
 
     Marks and words are counted outside of code."""
-    prose = _CODE.sub(" ", text)
+    prose = prose_in(text)
     words = len(prose.split())
     return (
         min(1.0, len(code) / len(text)) if code and text else 0.0,
@@ -283,10 +283,7 @@ class _RunReader:
             )
 
     def _model_of(self, policy: str) -> str:
-        if self._config is None:
-            return ""
-        chosen = self._config.policies.get(policy)
-        return (chosen.model if chosen is not None else None) or self._config.model
+        return self._config.initial_model(policy) if self._config is not None else ""
 
     def _rescores(self) -> Iterator[tuple[Scorer, dict[str, CoachScore]]]:
         problems: list[str] = []

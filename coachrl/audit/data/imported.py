@@ -25,6 +25,7 @@ from coachrl.audit.data.foreign import Source, files_of, rows_of, spoken, task_o
 from coachrl.config import dump_config, parse_config
 from coachrl.errors import ConfigError
 from coachrl.jsonl import folder_aside, write_aside
+from coachrl.parsing import is_number
 from coachrl.runs.reading import IMPORTED
 from coachrl.runs.records import episode_line
 from coachrl.text import brief, estimated_tokens, extract_code, nearest, one_line
@@ -204,7 +205,7 @@ class _Reply:
         value = self.value(field)
         if value is None:
             return otherwise
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most or value % 1:
+        if not is_number(value) or not 0 <= value <= most or value % 1:
             raise ConfigError(f"{self.place}: {field} is a whole number up to {most:,}, not {brief(value)}")
         return int(value)
 
@@ -224,7 +225,7 @@ class _Reply:
         value = self.value("score")
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise ConfigError(f"{self.place}: the score is no number but {brief(value)}")
         if not low <= value <= high:
             raise ConfigError(

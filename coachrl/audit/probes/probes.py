@@ -1,4 +1,4 @@
-"""Can the coach be talked round? Saved actions are scored as they are, and with changes that leave their substance
+"""Can the coach be swayed by style? Saved actions are scored as they are, and with changes that leave their substance
 alone.
 
 These ask the coach: `coachrl.coach.clients.cost_estimate` says before how many calls that is and what they may cost.

@@ -36,7 +36,7 @@ def charts_of(found: Findings, colors: Mapping[str, int]) -> list[Chart]:
 
 
 def curve_chart(
-    title: str, curves: Sequence[Curve], unit: str = "", zero: bool = False, colors: Mapping[str, int] | None = None
+    title: str, curves: Sequence[Curve], unit: str, zero: bool = False, colors: Mapping[str, int] | None = None
 ) -> Chart:
     """Quantities over training, with their intervals. zero: whether the scale shows where there is no change."""
     agents = colors or {}

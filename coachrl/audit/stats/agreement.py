@@ -14,7 +14,7 @@ from scipy import stats
 
 from coachrl.audit.data.frame import Scorer
 from coachrl.audit.data.sample import Sample
-from coachrl.stats import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, ratio
+from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, ratio
 
 _EXAMPLES = 3
 
@@ -64,7 +64,7 @@ class Agreement:
     notes: Sequence[str]
 
 
-def agree(frame: pd.DataFrame, scorers: Mapping[str, Scorer], resamples: int = RESAMPLES, seed: int = 0) -> Agreement:
+def agree(frame: pd.DataFrame, scorers: Mapping[str, Scorer], resamples: int, seed: int = 0) -> Agreement:
     """frame: rows of one pipeline, all raters."""
     scored = frame[frame["score"].notna()]
     raters = [str(rater) for rater in scored["rater"].unique()]

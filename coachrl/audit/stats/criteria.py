@@ -14,7 +14,7 @@ from coachrl.audit.data.sample import Floats, Sample
 from coachrl.audit.stats.strata import Contrast, contrasts
 from coachrl.audit.stats.style import StyleEffect, style_effect
 from coachrl.audit.stats.within import by_task, over_tasks, taken_out
-from coachrl.stats import CORRELATION, SCORE, Estimate
+from coachrl.stats import CORRELATION, SCORE, Estimate, ratio
 
 ALIKE = 0.9  # a rank correlation from which on two criteria are one
 
@@ -87,5 +87,4 @@ def _together(sample: Sample, first: str, second: str) -> Estimate | None:
 
 def _correlation(sums_RV: Floats) -> Floats:
     xy, xx, yy = sums_RV.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(xy / np.sqrt(xx * yy))
+    return ratio(xy, np.sqrt(xx * yy))

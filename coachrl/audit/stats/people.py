@@ -31,7 +31,7 @@ from coachrl.coach.kinds.calibrated import CalibrationFile, RoleCurve
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import read_labels
-from coachrl.stats import CORRELATION, RESAMPLES, SCORE, SCORE_CHANGE, Estimate, ratio
+from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, ratio
 from coachrl.text import counted
 
 FEWEST_LABELS = 30  # scored actions of a role, and
@@ -75,7 +75,7 @@ class People:
     notes: Sequence[str]
 
 
-def people_agreement(data: AuditData, resamples: int = RESAMPLES, seed: int = 0) -> People | None:
+def people_agreement(data: AuditData, resamples: int, seed: int) -> People | None:
     """None where no run holds a label."""
     notes: list[str] = []
     labels = _labels(data.runs, notes)

@@ -12,7 +12,7 @@ from scipy import stats
 
 from coachrl.audit.data.sample import Floats, Sample, Statistic
 from coachrl.audit.stats.within import taken_out
-from coachrl.stats import CORRELATION, SCORE_CHANGE, Estimate, Limits, holm
+from coachrl.stats import CORRELATION, SCORE_CHANGE, Estimate, Limits, holm, ratio
 
 # Column -> (what it is, how an amount of it is said, with a place for the plural's s, and that amount of one unit).
 FEATURES = {
@@ -81,18 +81,17 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
 
     def slope_of(sums_RV: Floats) -> Floats:
         _, xy, xx, _ = sums_RV.T
-        return span * xy / xx
+        return ratio(span * xy, xx)
 
     def correlation_of(sums_RV: Floats) -> Floats:
         _, xy, xx, yy = sums_RV.T
-        return xy / np.sqrt(xx * yy)
+        return ratio(xy, np.sqrt(xx * yy))
 
     def figure(statistic: Statistic, columns: Sequence[Floats], limits: Limits) -> Estimate:
         x_N, y_N = columns
         products = (x_N * y_N, x_N * x_N, y_N * y_N)
         carrying = sample.equal_tasks(x_N * x_N)  # a task weighs as much as the feature differs inside of it
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return sample.total(statistic, *products, n=int(compared_N.sum()), limits=limits, clusters=carrying)
+        return sample.total(statistic, *products, n=int(compared_N.sum()), limits=limits, clusters=carrying)
 
     slope = figure(slope_of, plain, SCORE_CHANGE)
     no_slope = _why_no_slope(slope, span)

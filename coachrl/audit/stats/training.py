@@ -29,7 +29,7 @@ _RESAMPLES = 200
 class TrainingAudit:
     """What a run says of its coach every `config.audit.every` steps.
 
-    make_pool: a coach as the run's, without its cache, for the reference set; None where none can be scored.
+    make_pool: a coach as the run's, without its cache, for the reference set.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class TrainingAudit:
         run: Run,
         team: tuple[Role, ...],
         tasks: Sequence[Task],
-        make_pool: Callable[[], CoachPool] | None = None,
+        make_pool: Callable[[], CoachPool],
     ) -> None:
         self._config, self._run, self._team = config, run, team
         self._tasks, self._make_pool = {task.id: task for task in tasks}, make_pool
@@ -51,11 +51,11 @@ class TrainingAudit:
         """`audit/...` of the steps since the last audit. Raises CoachUnavailable, BudgetExceeded for the
         reference set."""
         found = score_audit(self._run, step - self._config.audit.every + 1, step)
-        if self._config.audit.reference_set and self._make_pool is not None:
-            found |= await self._reference_set(step, self._make_pool)
+        if self._config.audit.reference_set:
+            found |= await self._reference_set(step)
         return found
 
-    async def _reference_set(self, step: int, make_pool: Callable[[], CoachPool]) -> dict[str, float]:
+    async def _reference_set(self, step: int) -> dict[str, float]:
         requests, first = self._frozen()
         path = self._run.folder / REFERENCE_SET
         kept = [record for record in read_jsonl(path) if record["step"] < step]  # a resumed step is scored again
@@ -67,7 +67,7 @@ class TrainingAudit:
                 r.action.id: first[r.action.id] for r in requests if r.action.id in first
             }
         else:
-            pool = make_pool()
+            pool = self._make_pool()
             tell_of_last_steps(pool, self._run, step)
             scores = await _ask_again(pool, requests, step)
             spent = _spent(scores.values())

@@ -29,6 +29,7 @@ from coachrl.stats import (
     equal_clusters,
     interval,
     p_without_spread,
+    ratio,
 )
 
 _LARGE = 40  # tasks from which Student's t alone is trusted
@@ -92,8 +93,7 @@ def by_task(sample: Sample, *columns: Floats) -> Floats:
 
 
 def first_over_second(sums_RV: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(sums_RV[:, 0] / sums_RV[:, 1])
+    return ratio(sums_RV[:, 0], sums_RV[:, 1])
 
 
 def over_tasks(
@@ -119,8 +119,7 @@ def over_tasks(
     if extreme and equal > 1:  # no task departs from it: there is no spread that could be an error
         found = at_limit(extreme[0], n, tasks, of, null, limits, equal)
         return replace(found, p=p_without_spread(extreme[0] - null, informed))
-    with np.errstate(invalid="ignore"):  # there may be no statistic without one of the tasks
-        error = float(np.sqrt((tasks - 1) / tasks * ((without_T - without_T.mean()) ** 2).sum()))
+    error = float(np.sqrt((tasks - 1) / tasks * ((without_T - without_T.mean()) ** 2).sum()))
     if not np.isfinite(error) or not limits[0] < value < limits[1]:
         return Estimate(value, None, None, n, tasks, of)
     if error <= _NOTHING:

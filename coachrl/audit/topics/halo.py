@@ -12,7 +12,7 @@ import pandas as pd
 from coachrl.audit.data.sample import Floats, Sample
 from coachrl.audit.stats.within import by_task, first_over_second, one_sided, over_tasks, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
-from coachrl.stats import CORRELATION, SHARE, Estimate
+from coachrl.stats import CORRELATION, SHARE, Estimate, ratio
 
 HALO = 0.7  # share of what tells scores apart, at equal role and outcome, that an episode's actions have in common
 COPIED = 0.64  # share of the variance of a role's scores that the outcome explains: a correlation of 0.8
@@ -102,5 +102,4 @@ def _explained(sample: Sample) -> Estimate | None:
 
 def _squared_correlation(sums_RV: Floats) -> Floats:
     n, x, y, xx, yy, xy = sums_RV.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray((n * xy - x * y) ** 2 / ((n * xx - x * x) * (n * yy - y * y)))
+    return ratio((n * xy - x * y) ** 2, (n * xx - x * x) * (n * yy - y * y))

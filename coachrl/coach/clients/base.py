@@ -21,6 +21,7 @@ from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.coach.clients.secrets import keyless, without_secrets
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
+from coachrl.parsing import is_number
 from coachrl.text import brief
 from coachrl.types import ONE_ATTEMPT, Usage
 
@@ -118,7 +119,7 @@ class Reply:
     model: the one that answered. usage: what the call took; of a reply from the cache what it took then. usage_known:
     False where the provider did not say how many tokens it took, or named what cannot be. finish_reason: "stop",
     "length" (the limit was reached), "content_filter" (blocked), or the provider's own word; detail: what it said
-    besides. fallbacks: models that were asked in vain before this one. calls: the functions that it asks for; native:
+    besides. fallbacks: models that failed before this one. calls: the functions that it asks for; native:
     such a reply in the provider's own form, which the next request holds.
     """
 
@@ -346,9 +347,7 @@ def with_usage(
 
 def _count(value: Any, most: int) -> int | None:
     """A number of tokens, or None where `value` is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if 0 <= value <= most else None  # NaN fails this too
+    return int(value) if is_number(value) and 0 <= value <= most else None  # NaN fails this too
 
 
 def ending_of(reason: Any) -> str:

@@ -30,7 +30,7 @@ KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
 }
 """Provider, as LiteLLM calls it -> variables of which one is enough. Only providers whose key is all that they need."""
 
-_SENT_VARIABLES = {**KEY_VARIABLES, "hosted_vllm": ("HOSTED_VLLM_API_KEY",)}  # of whoever is sent a key, needed or not
+SENT_VARIABLES = {**KEY_VARIABLES, "hosted_vllm": ("HOSTED_VLLM_API_KEY",)}  # of whoever is sent a key, needed or not
 
 _OTHER_ADDRESSES = {
     "bedrock": ("AWS_BEDROCK_RUNTIME_ENDPOINT",),
@@ -70,7 +70,7 @@ def address_in_environment(provider: str) -> str | None:
 def check_sendable(provider: str | None) -> None:
     """Raises CoachUnavailable that names the variable whose key no HTTP header can hold, as one that a line end was
     pasted with: most libraries say of it no more than that the connection failed."""
-    for name in _SENT_VARIABLES.get(provider or "", ()):
+    for name in SENT_VARIABLES.get(provider or "", ()):
         value = os.environ.get(name, "")
         if not (value.isascii() and value.isprintable()):
             raise CoachUnavailable(f"{name} holds a line end, or another character that no key has: set it anew")

@@ -10,12 +10,11 @@ new lines say ("usage.calls_from_cache").
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,8 +24,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from coachrl.errors import ConfigError
-from coachrl.files import regular_file
-from coachrl.jsonl import bounded_lines, left_out, writable_file
+from coachrl.jsonl import alone_with, left_out, numbered_lines, writable_file, write_lines
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
@@ -171,33 +169,12 @@ class Ledger:
             self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         line = json.dumps({"kind": kind, **fields()}, allow_nan=False).encode() + b"\n"
         try:
-            with _alone(self._descriptor):
-                _write_line(self._descriptor, line)
+            with alone_with(self._descriptor):
+                write_lines(self._descriptor, line)
         except OSError as error:
-            error.filename = str(self.path)  # a write that fails for want of room names no file
+            error.filename = str(self.path)  # a write that fails for lack of room names no file
             self.close()
             raise
-
-
-@contextmanager
-def _alone(descriptor: int) -> Iterator[None]:
-    """No other process writes to the file meanwhile: a line of megabytes is seen half there while it is written."""
-    with suppress(OSError):  # some file systems have no locks
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def _write_line(descriptor: int, line: bytes) -> None:
-    # What a kill or a full disk left in mid-line, perhaps of another process, must not swallow this line.
-    size = os.fstat(descriptor).st_size
-    is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-    left = memoryview(b"\n" * is_torn + line)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
@@ -205,16 +182,15 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
     so, is left out, with one warning for all. Raises ConfigError where it cannot be read."""
     number, foreign = 0, list[int]()
     try:
-        with regular_file(path).open("rb") as file:
-            for number, line in enumerate(bounded_lines(file), start=1):
-                try:
-                    record = json.loads(line)
-                except (ValueError, RecursionError):
-                    record = None
-                if _is_line(record):
-                    yield record
-                else:
-                    foreign.append(number)
+        for number, line in numbered_lines(path):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if _is_line(record):
+                yield record
+            else:
+                foreign.append(number)
     except (OSError, ValueError) as wrong:
         raise ConfigError(f"{path}: {getattr(wrong, 'strerror', None) or wrong}") from wrong
     if foreign:

@@ -23,6 +23,7 @@ from coachrl.coach.clients.base import (
     seconds_of_retry_after,
     text_of,
 )
+from coachrl.coach.clients.keys import SENT_VARIABLES
 from coachrl.coach.clients.ledger import FunctionCall, Message
 from coachrl.coach.clients.secrets import without_secrets
 from coachrl.config import CoachConfig
@@ -38,7 +39,6 @@ _MOST_BYTES = 16 * 2**20  # of an answer, unpacked: many times the longest reply
 _MOST_ERROR_BYTES = 2**20  # of an error that is read for what it says
 _MOST_VALUES = 100_000  # of the JSON in an answer, which has some thirty: the event loop waits while they are made
 _SENT_BACK = ("role", "content", "tool_calls", "reasoning_content", "thinking_blocks")
-_KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "hosted_vllm": "HOSTED_VLLM_API_KEY"}
 
 
 class ServerClient(Provider):
@@ -57,7 +57,7 @@ class ServerClient(Provider):
         self._address = f"{(api_base or '').rstrip('/')}/chat/completions"
         self._shown = without_secrets(self._address)
         self._proxy = _proxy_for(self._address)
-        self._key_variable = _KEY_VARIABLES[provider]
+        [self._key_variable] = SENT_VARIABLES[provider]
         key = os.environ.get(self._key_variable)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._aiohttp = aiohttp

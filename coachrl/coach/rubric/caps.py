@@ -17,6 +17,7 @@ from typing import Any
 
 from coachrl.coach.rubric.points import Cap
 from coachrl.errors import ConfigError
+from coachrl.parsing import is_number
 from coachrl.text import brief, nearest
 from coachrl.types import HIGHEST_SCORE, Outcome
 
@@ -136,7 +137,7 @@ def _metric_caps(metric: str, entry: Any, place: str) -> MetricCaps:
         raise ConfigError(f"{place}: 'from' (more is better), or 'below' and 'up_to' (less is better)")
     levels = []
     for bound, steps in given.items():
-        if not isinstance(steps, dict) or not steps or not all(_is_number(value) for value in steps):
+        if not isinstance(steps, dict) or not steps or not all(is_number(value) for value in steps):
             raise ConfigError(f"{place}.{bound}: must be a mapping of values to scores")
         levels += [Level(bound, float(value), _score(score, f"{place}.{bound}")) for value, score in steps.items()]
     # From the best value down; at one value "below" is narrower than "up_to".
@@ -145,10 +146,6 @@ def _metric_caps(metric: str, entry: Any, place: str) -> MetricCaps:
 
 
 def _score(value: Any, place: str) -> float:
-    if not _is_number(value) or not 0 <= value <= 10:
+    if not is_number(value) or not 0 <= value <= 10:
         raise ConfigError(f"{place}: {brief(value)} is no score from 0 to 10")
     return float(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -12,10 +12,9 @@ from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, par
 from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, called_in, estimators_in
 from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.tabular.handover import MODEL, NO_MODEL, FileFault, read_faults
-from coachrl.text import visible
+from coachrl.text import prose_in, visible
 from coachrl.types import Action, Role
 
-_CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _ABSENCE = re.compile(
     r"missing|absent|unavailable|no such|cannot|can't|"
     r"not (?:found|available|there|present|exist)|n't (?:exist|find|there)",
@@ -284,7 +283,7 @@ def _blamed_faults(request: CoachRequest) -> list[FileFault]:
 def _reported_by_code(request: CoachRequest) -> bool:
     """Whether there are missing inputs, and what the code printed, or the prose around it, names each as missing."""
     execution, missing = request.action.execution, _missing_inputs(request)
-    said = _CODE_BLOCK.sub("", visible(request.action.text)) + "\n" + (execution.stdout if execution else "")
+    said = prose_in(visible(request.action.text)) + "\n" + (execution.stdout if execution else "")
     return bool(missing) and all(_says_missing(said, name) for name in missing)
 
 

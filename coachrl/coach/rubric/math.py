@@ -24,7 +24,6 @@ from coachrl.coach.rubric.points import (
 from coachrl.coach.rubric.text_features import (
     after_last_box,
     answer_of,
-    boxed_answers,
     computes,
     evaluate,
     expressions_in,
@@ -38,12 +37,11 @@ from coachrl.coach.rubric.text_features import (
 )
 from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.math.plain_numbers import read_number
-from coachrl.tasks.math.problems import MathTruth
-from coachrl.text import visible
+from coachrl.tasks.math.problems import MathTruth, boxed_answers
+from coachrl.text import fences_in, visible
 from coachrl.types import Action
 
 _RATIO = re.compile(r"-?\s*(?:\d+\s*/\s*\d+|\\[dt]?frac\s*\{\d+\}\s*\{\d+\})")
-_FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _SHORT_OUTPUT_CHARS = 400
 _WRONG_STEP_CAP = 4.0
 _DEPARTURE_CAP = 4.0
@@ -205,7 +203,7 @@ def _without_code(request: CoachRequest) -> list[Rule]:
 
 
 def _block(action: Action) -> RubricPoints:
-    fences = len(_FENCE.findall(visible(action.text)))
+    fences = fences_in(visible(action.text))
     if fences == 2:
         return RubricPoints(2, 2, "one closed code block")
     return RubricPoints(1, 2, "several code blocks" if fences % 2 == 0 else "a code block that is never closed")

@@ -10,6 +10,8 @@ from fractions import Fraction
 from itertools import islice, pairwise
 
 from coachrl.tasks.code.cooperation import parse_code
+from coachrl.tasks.math import plain_numbers
+from coachrl.tasks.math.problems import boxed_answers, boxed_spans
 
 _NUMBER = re.compile(r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])", re.ASCII)
 _SIGNED = re.compile(r"(?<![\w.)])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
@@ -20,7 +22,6 @@ _DIVIDE = re.compile(r"\\div|÷")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _STOP = re.compile(r"\.(?=\s|$)|^[^\S\n]*\d+\)(?=\s)", re.MULTILINE)  # ends of sentences, "1)" and "1." of lists
 _STATED = re.compile(r"[\s$]*-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?=\s*(?:$|[;,.$=]|[A-Za-z]))", re.ASCII)
-_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
 _MAX_EXPRESSION_CHARS = 200
 _MAX_POWER = 64
 # How many of one unit make another, halves, and what counts and percentages start from.
@@ -70,7 +71,6 @@ _WORDS_FOR = {
 _TENS = frozenset(map(Fraction, range(20, 100, 10)))
 _MOST_EQUATIONS = 200  # that are checked: more are no working
 _MAX_NUMBER_CHARS = 1000  # nobody means a longer one, and Python reads none of more than 4,300 digits
-_TOLERANCE = Fraction(1, 10**6)
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 KINDS_OF_ESTIMATORS = {
     "classification": re.compile(
@@ -126,31 +126,14 @@ def stated_result(text: str) -> Fraction | None:
 
 
 def same_number(left: Fraction | None, right: Fraction | None) -> bool:
-    """Whether both are there and equal, but for the rounding of floats."""
-    return left is not None and right is not None and abs(left - right) <= _TOLERANCE * max(Fraction(1), abs(right))
-
-
-def boxed_answers(text: str) -> tuple[str, ...]:
-    """The contents of every closed ``\\boxed{...}``, braces balanced, in order."""
-    return tuple(text[start:end].strip() for start, end in _boxed_spans(text))
+    """Whether both are there and equal, as a grader takes them."""
+    return left is not None and right is not None and plain_numbers.same_number(left, right)
 
 
 def after_last_box(text: str) -> str:
     """What follows the last closed ``\\boxed{...}``; all of `text` where there is none."""
-    spans = _boxed_spans(text)
+    spans = boxed_spans(text)
     return text[spans[-1][1] + 1 :] if spans else text
-
-
-def _boxed_spans(text: str) -> list[tuple[int, int]]:
-    """Begin and end of the contents of each, in the order in which they open. One pass, however many never close."""
-    spans: list[tuple[int, int]] = []
-    open_braces: list[int | None] = []  # where the contents begin for a box's brace, None for any other
-    for match in _BRACE.finditer(text):
-        if match.group() != "}":
-            open_braces.append(match.end() if match.group() != "{" else None)
-        elif open_braces and (begin := open_braces.pop()) is not None:
-            spans.append((begin, match.start()))
-    return sorted(spans)
 
 
 def expressions_in(text: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.code.examples import restates
 from coachrl.tasks.code.joint_reward import join_code
 from coachrl.tasks.code.problems import CodeTruth
-from coachrl.tasks.code.suite import Suite, SuiteError, SuiteResult, off_by_one, parse_suite, run_suite
+from coachrl.tasks.code.suite import CANDIDATE, Suite, SuiteError, SuiteResult, off_by_one, parse_suite, run_suite
 from coachrl.text import written_code
 from coachrl.types import Action, Reward
 
@@ -116,4 +116,4 @@ def read_tests(source: str, entry_point: str) -> Suite | None:
         return None
     asserted = (ast.parse(text, mode="eval") for text in suite.assertions)
     names = [{node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} for tree in asserted]
-    return suite if all({entry_point, "candidate"} & found for found in names) else None
+    return suite if all({entry_point, CANDIDATE} & found for found in names) else None

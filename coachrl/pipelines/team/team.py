@@ -46,7 +46,7 @@ FEEDBACK_FIELDS = frozenset({"observation", "brief", "missing", "files", "turns_
 @dataclass(frozen=True)
 class Tree:
     """Tree sampling. candidates: how many replies are drawn from each state. rewards: one for each candidate, which
-    come side by side; None where there is none to be had."""
+    come side by side; None where there is none."""
 
     candidates: int
     rewards: Rewards

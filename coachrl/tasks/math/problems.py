@@ -109,15 +109,27 @@ def without_overlap(train: Sequence[Task], heldout: Iterable[Task]) -> list[Task
 def final_answer(text: str) -> str | None:
     """Contents of the last \\boxed{...} with balanced braces in the visible reply; None where there is none or it is
     blank."""
-    shown, found = visible(text), ""
+    answers = boxed_answers(visible(text))
+    return (answers[-1] or None) if answers else None
+
+
+def boxed_answers(text: str) -> list[str]:
+    """The contents of every closed ``\\boxed{...}``, braces balanced, in the order in which they end."""
+    return [text[begin:end].strip() for begin, end in boxed_spans(text)]
+
+
+def boxed_spans(text: str) -> list[tuple[int, int]]:
+    """Begin and end of the contents of each. One pass, however many never close."""
+    spans: list[tuple[int, int]] = []
     open_braces: list[int | None] = []  # where the contents begin for a box's brace, None for any other
-    for match in _BRACE.finditer(shown):
+    for match in _BRACE.finditer(text):
         if match.group() == "}":
             begin = open_braces.pop() if open_braces else None
-            found = shown[begin : match.start()] if begin is not None else found
+            if begin is not None:
+                spans.append((begin, match.start()))
         elif match.group().endswith("{") and match.group() != r"\{":
             open_braces.append(match.end() if match.group() != "{" else None)
-    return found.strip() or None
+    return spans
 
 
 def grade_math(text: str, truth: MathTruth) -> Outcome:

@@ -7,7 +7,6 @@ has. A test.csv that holds the target is taken as it is.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ import pandas as pd
 
 from coachrl.errors import ConfigError, TaskError
 from coachrl.files import read_text
-from coachrl.jsonl import drop_left_of, place_aside, write_aside
+from coachrl.jsonl import alone_with, drop_left_of, place_aside, write_aside
 from coachrl.parsing import read_json
 from coachrl.seeding import generator
 from coachrl.tasks.records import read_file
@@ -216,7 +215,7 @@ def _add(task: TabularTask, root: Path, task_list: str, train: pd.DataFrame, tes
         for folder in (*(folder.parent for folder in task.folders(root)), root):
             with contextlib.suppress(OSError):  # others' are in it
                 folder.rmdir()
-        # A write that fails for want of room names no file.
+        # A write that fails for lack of room names no file.
         if isinstance(error, OSError) and error.errno and not error.filename:
             error.filename = str(root)
         raise
@@ -229,12 +228,11 @@ def _list(task: TabularTask, root: Path, list_path: Path) -> None:
     prompts_path = root / CLEANED_PROMPTS
     folder = os.open(root, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # of a file system without locks
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        prompts = read_json(prompts_path, str(prompts_path)) if prompts_path.exists() else {}
-        before = read_text(list_path, str(list_path)) if list_path.exists() else ""
-        write_aside(prompts_path, json.dumps(prompts | {task.name: task.cleaned_prompt()}, indent=1) + "\n")
-        write_aside(list_path, before + task.list_line())
+        with alone_with(folder):
+            prompts = read_json(prompts_path, str(prompts_path)) if prompts_path.exists() else {}
+            before = read_text(list_path, str(list_path)) if list_path.exists() else ""
+            write_aside(prompts_path, json.dumps(prompts | {task.name: task.cleaned_prompt()}, indent=1) + "\n")
+            write_aside(list_path, before + task.list_line())
     finally:
         os.close(folder)
 

@@ -160,7 +160,7 @@ class Algorithm(ABC):
 
     def rewards(self, episode: Episode, scores: Mapping[str, CoachScore], reward: RewardConfig) -> Rewards:
         """The reward of each action of `episode`, candidates too, before scaling and shuffling: here the one of
-        `reward.source`. None where there is none to be had: that action is not trained on."""
+        `reward.source`. None where there is none: that action is not trained on."""
         return source_rewards(episode, scores, reward)
 
     async def explore(

@@ -90,7 +90,7 @@ def _made_up(algorithm: Algorithm, config: RunConfig, roles: Sequence[Role], tas
 
 def _episode(spec: EpisodeSpec, config: RunConfig, roles: Sequence[Role], is_first: bool) -> Episode:
     """Every role that is trained takes a part, of two turns where it may take as many."""
-    candidates = config.sampling.candidates if config.sampling.scheme == "tree" else 1
+    candidates = config.sampling.replies_per_turn
     turns = [(role, turn) for role in roles if not role.external for turn in range(min(2, role.max_turns))]
     actions = [
         _action(spec, role, turn, index, candidate, candidates > 1)

@@ -91,6 +91,8 @@ def test_an_assertion_that_names_the_function_does_not_yet_call_it():
     assert "0 of 2 assertions call prime_gaps" in reasons("code", "tester", named)
     handed = block("assert list(map(prime_gaps, [3])) == [[1]]\nassert sorted([3, 2], key=prime_gaps) == [2, 3]")
     assert "2 of 2 assertions call prime_gaps" in reasons("code", "tester", handed)
+    as_checked = block("def check(candidate):\n    assert candidate(3) == [1]\n    assert candidate(6) == [1, 2]")
+    assert "2 of 2 assertions call prime_gaps" in reasons("code", "tester", as_checked), "in HumanEval's form"
 
 
 @PROMPT_STYLES

@@ -8,7 +8,6 @@ from coachrl.coach.replies import json_objects
 from coachrl.coach.rubric.text_features import (
     after_last_box,
     answer_of,
-    boxed_answers,
     computes,
     estimators_in,
     evaluate,
@@ -19,6 +18,7 @@ from coachrl.coach.rubric.text_features import (
     same_number,
     stated_result,
 )
+from coachrl.tasks.math.problems import boxed_answers, final_answer
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_operators_a_loop_a_comparison_and_a_call_are_computing(code: str, does:
     "text", ["-" * 50_000, "(" * 50_000, "\n" * 50_000, "\\boxed{" * 10_000], ids=["-", "(", "lines", "box"]
 )
 def test_what_a_model_repeats_without_end_takes_no_time(text):
-    assert expressions_in(text) == () and boxed_answers(text) == ()
+    assert expressions_in(text) == () and boxed_answers(text) == []
     assert list(json_objects(text)) == []
 
 
@@ -146,21 +146,11 @@ def test_digits_without_end_are_no_number(text):
     assert last_number(f"7 and {text}") == 7 and same_number(answer_of(f"\\boxed{{{text}}}"), None) is False
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "same"),
-    [
-        (Fraction(1, 10**6), 0, True),
-        (Fraction(2, 10**6), 0, False),
-        (10**6 + 1, 10**6, True),
-        (10**6 + 2, 10**6, False),
-        (-(10**6) - 1, -(10**6), True),
-        (3, -3, False),
-        (None, 0, False),
-    ],
-)
-def test_numbers_are_the_same_to_a_millionth(left: int | None, right: int, same: bool) -> None:
-    assert same_number(None if left is None else Fraction(left), Fraction(right)) is same
-    assert same_number(Fraction(right), None) is same_number(None, None) is False
+def test_numbers_are_the_same_as_a_grader_takes_them() -> None:
+    """Which `plain_numbers` says, and its tests: a whole number is not rounded, however large."""
+    assert same_number(Fraction(1, 10**6), Fraction(0)) and not same_number(Fraction(2, 10**6), Fraction(0))
+    assert not same_number(Fraction(10**6 + 1), Fraction(10**6))
+    assert same_number(Fraction(7), None) is same_number(None, Fraction(7)) is same_number(None, None) is False
 
 
 def test_floats_are_the_same_but_for_rounding() -> None:
@@ -212,12 +202,19 @@ def test_the_first_equation_whose_sides_differ_is_found(text: str, wrong: str) -
     assert first_wrong_equation(text) == wrong
 
 
-def test_boxes_stand_in_the_order_in_which_they_open() -> None:
-    assert boxed_answers(r"\boxed{a \boxed{b}} \fbox{c} \boxed {d}") == (r"a \boxed{b}", "b", "c", "d")
+def test_boxes_stand_in_the_order_in_which_they_end() -> None:
+    assert boxed_answers(r"\boxed{a \boxed{b}} \boxed {d}") == ["b", r"a \boxed{b}", "d"]
     assert after_last_box(r"\boxed{a} x \boxed{b} y") == " y" and after_last_box("no box") == "no box"
-    assert boxed_answers(r"} \boxed{a}") == ("a",)
-    assert boxed_answers(r"\boxed{\frac{1}{2}} or \boxed{3") == (r"\frac{1}{2}",)
+    assert boxed_answers(r"} \boxed{a}") == ["a"]
+    assert boxed_answers(r"\boxed{\frac{1}{2}} or \boxed{3") == [r"\frac{1}{2}"]
     assert after_last_box(r"so \boxed{\frac{1}{2}} it is") == " it is"
+
+
+@pytest.mark.parametrize("answer", [r"f = \left\{ 1 \right.", r"\{1, 2\}", r"\}", r"\boxed{2} - 1"])
+def test_the_rules_read_the_answer_that_is_graded(answer: str) -> None:
+    """A brace that is escaped is a set's or a case's, and not the box's."""
+    text = f"so \\boxed{{{answer}}}."
+    assert boxed_answers(text)[-1] == final_answer(text) == answer and after_last_box(text) == "."
 
 
 def test_estimators_are_told_by_the_names_that_their_libraries_give_them() -> None:

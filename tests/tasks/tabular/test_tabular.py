@@ -12,8 +12,6 @@ from coachrl.errors import TaskError
 from coachrl.tasks.tabular.grading import TabularTruth, grade_submission, sorted_labels, table2
 from coachrl.types import Outcome
 
-FLOWERS = ("lily", "rose", "tulip")
-
 
 def truth_of(folder: Path, answers: dict, metric: str, category: str = "classification") -> TabularTruth:
     path = folder / "test_answer.csv"

@@ -22,7 +22,7 @@ def action_rewards(
     config: RewardConfig,
     rng: np.random.Generator,
 ) -> dict[str, float | None]:
-    """Action id -> reward, or None where there is none to be had: that action is not trained on.
+    """Action id -> reward, or None where there is none: that action is not trained on.
 
     of_episode: `Algorithm.rewards`. It is not asked about an episode that broke for no fault of the agents: what that
     came to nobody measured, and of its returns later actions are missing. All are multiplied by `scale`. `shuffle`

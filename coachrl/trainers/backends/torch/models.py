@@ -162,5 +162,5 @@ def _from_hub(name: str) -> Path:
             return Path(snapshot_download(name, allow_patterns=_MODEL_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise PolicyError(
-            f"model {name}: neither a folder here nor to be had from the hub ({first_line(error)})"
+            f"model {name}: neither a folder here nor available from the hub ({first_line(error)})"
         ) from error

@@ -400,7 +400,7 @@ def test_a_hub_name_while_offline(monkeypatch):
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(PolicyError, match="nobody/nothing: neither a folder here nor to be had from the hub"):
+    with pytest.raises(PolicyError, match="nobody/nothing: neither a folder here nor available from the hub"):
         model_folder("nobody/nothing")
 
 
