@@ -53,7 +53,7 @@ ROLES = (
     ),
 )
 
-_COMMON_FIELDS = COLUMN_FIELDS | {"task", "category", "metric", "files", "missing", "required"}
+_COMMON_FIELDS = COLUMN_FIELDS | {"task", "category", "metric", "files", "missing", "required", "token_limit"}
 _FIELDS = {
     "data_engineer": _COMMON_FIELDS,
     "modeler": _COMMON_FIELDS | {"data_summary", "previous"},

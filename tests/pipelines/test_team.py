@@ -152,6 +152,19 @@ async def test_an_agent_is_told_what_came_of_its_turn_and_how_many_are_left():
     assert [len(request.previous) for request in submitted] == [0, 1, 2, 3]
 
 
+async def test_an_agent_whose_reply_was_cut_off_is_told_that_it_was_too_long():
+    role = Role("coder", "coder", ASK, feedback=ALL, python=True, max_turns=3, max_new_tokens=40, stop_when="saved")
+    role = replace(role, required_files=("model",))
+    replies = iter(["```python\n" + "x = 1\n" * 20 + "```", block("1") + " " * 40, "end"])
+    policy = ScriptedPolicy(lambda call: next(replies))
+    team = Team("e", TASK, (role,), policy, SamplingParams())
+    await team.open(ScriptedWorkspace(Execution("ok", stdout="7\n")))
+    await team.coder.act(problem="p", token_limit=1)
+    told = [call.prompt.rpartition("<user>")[2].partition("|")[0] for call in policy.calls[1:]]
+    cut = "Your reply was cut off after 40 tokens, before a ```python block was closed, so nothing was run. Write less."
+    assert told == [cut, "Your code ended with state 'ok'.\n7"]
+
+
 def shouted(word: str) -> str:
     """The word, loudly."""
     return word.upper()

@@ -23,7 +23,7 @@ from coachrl.pipelines.team.tools import call_tools, load_tools, results_of, tol
 from coachrl.pipelines.team.trajectory import AgentTrajectory, ReadPrompt, action_of
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.seeding import derive_seed
-from coachrl.text import brief_output, listed, listed_files, nearest, shown, visible
+from coachrl.text import brief_output, counted, listed, listed_files, nearest, shown, visible
 from coachrl.types import Action, FinishReason, Generation, Reward, Role, SamplingParams, Task, ToolCall
 
 T = TypeVar("T")
@@ -363,7 +363,7 @@ class Agent:
         if action.execution is None and action.tool_calls:
             observation = brief = ""
         elif action.execution is None:
-            observation = brief = "No closed ```python block was found, so nothing was run."
+            observation = brief = _nothing_was_run(action)
         else:
             observation = f"Your code ended with state '{action.execution.state}'.\n{shown(action.execution)}"
             brief = brief_output(action.execution)
@@ -380,6 +380,13 @@ class Agent:
             "turns_left": str(turns_left),
         }
         return self.role.feedback.render(**{name: values[name] for name in self.role.feedback.fields})
+
+
+def _nothing_was_run(action: Action) -> str:
+    if action.finish_reason == "length":
+        cut = f"Your reply was cut off after {counted(len(action.response_ids), 'token')}"
+        return f"{cut}, before a ```python block was closed, so nothing was run. Write less."
+    return "No closed ```python block was found, so nothing was run."
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
