@@ -187,6 +187,18 @@ GOOD = {
 }  # fmt: skip
 
 
+async def test_the_code_finds_nothing_of_what_was_sent_with_it(behind):
+    """A process that tests a program is sent with the tests, and the program is not to read them."""
+    code = (
+        "from pathlib import Path\n"
+        "sent = [path for path in Path('..').rglob('*') if path.is_file()]\n"
+        "print(len(sent) > 3, [path.name for path in sent if b'the tests are ' + b'here' in path.read_bytes()])\n"
+        "# the tests are here\n"
+    )
+    execution, _ = await run_against(behind, [PASS], code)
+    assert execution.stdout == "True []\n"
+
+
 async def test_a_forged_report_is_read_where_it_is_plausible():
     execution, contents = read_report(answer(GOOD, b"hi", b"x"), "begun", LIMITS)
     assert (execution.stdout, contents.files, contents.modes) == ("hi", {"a": b"x"}, {"a": 0o750})
