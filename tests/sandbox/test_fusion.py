@@ -116,10 +116,28 @@ async def test_a_server_that_is_not_there_is_named():
     await sandbox.close()
 
 
-@pytest.mark.parametrize("url", [None, "127.0.0.1:8080"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        "127.0.0.1:8080",
+        "http://user:secret@127.0.0.1:80800",
+        "http://127.0.0.1:0",
+        "http://xn--zzzzzz.invalid",
+        "http://[::1",
+        "http://h\x00",
+        "https:///run",
+    ],
+)
 async def test_a_url_is_needed(url):
-    with pytest.raises(ConfigError, match=r"sandbox\.url"):
+    with pytest.raises(ConfigError, match=r"sandbox\.url") as refused:
         make_sandbox(SandboxConfig(kind="fusion", url=url))
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["http://sandbox_fusion:8080", "HTTPS://user:p@h/api/", "http://[::1]:8080"])
+async def test_an_address_is_taken_as_networks_of_containers_have_it(url):
+    assert make_sandbox(SandboxConfig(kind="fusion", url=url)).limits == limits_of(SandboxConfig())
 
 
 async def test_many_requests_are_in_flight(behind):
