@@ -235,6 +235,8 @@ def explain(stderr: str) -> str:
         return "mount /proc where coachrl runs"
     if any(word in stderr for word in ("Resource temporarily unavailable", "can't start new thread")):
         return "this user may start no more processes: end some, or allow more (`ulimit -u`, a container's pids)"
+    if "Too many open files" in stderr:
+        return "this process may open no more files: allow more (`ulimit -n`)"
     settings = {
         "kernel/apparmor_restrict_unprivileged_userns": ("1", "0", " or give bwrap an AppArmor profile with `userns,`"),
         "kernel/unprivileged_userns_clone": ("0", "1", ""),

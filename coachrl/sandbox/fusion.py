@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import httpx
 import tenacity
@@ -27,7 +28,7 @@ from coachrl.sandbox.fusion_reports import REPORT, Contents, most_answer_bytes, 
 from coachrl.sandbox.inside import wire
 from coachrl.sandbox.inside.files import reported
 from coachrl.sandbox.inside.jail import Limits
-from coachrl.text import one_line, printable, without_passwords
+from coachrl.text import brief, one_line, printable, without_passwords
 from coachrl.types import Execution
 
 _REQUESTS = 16  # in flight at once, unless the settings say otherwise
@@ -57,8 +58,9 @@ class FusionSandbox(Sandbox):
     """
 
     def __init__(self, settings: SandboxConfig, max_attempts: int = 5, first_wait_s: float = 0.5) -> None:
-        if settings.url is None or not settings.url.startswith(("http://", "https://")):
-            raise ConfigError(f"sandbox 'fusion' needs sandbox.url, e.g. http://127.0.0.1:8080 (got {settings.url!r})")
+        if settings.url is None or not _is_address(settings.url):
+            given = brief(settings.url)
+            raise ConfigError(f"sandbox 'fusion' needs sandbox.url, e.g. http://127.0.0.1:8080 (got {given})")
         self._url, self.limits = settings.url.rstrip("/"), limits_of(settings)
         self.name = without_passwords(self._url)  # as errors call the server
         self._free = asyncio.Semaphore(settings.concurrency or _REQUESTS)
@@ -154,6 +156,14 @@ class FusionSandbox(Sandbox):
         asked_s = error.retry_after_s if isinstance(error, _NotStarted) else 0.0
         backoff = tenacity.wait_exponential_jitter(initial=self._first_wait_s, max=20.0, jitter=self._first_wait_s)
         return max(min(asked_s, _MOST_WAIT_S), backoff(state))
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and parts.port != 0 and bool(httpx.URL(url).host)
+    except (ValueError, httpx.InvalidURL):  # a port beyond 65535, brackets that are not closed, a name that is none
+        return False
 
 
 class FusionWorkspace(Workspace):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
-import tempfile
+import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -207,16 +208,18 @@ class LocalSandbox(Sandbox):
         return zygote
 
     async def _start(self) -> _Zygote:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        errors = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the zygote
-        with theirs:
+        with contextlib.ExitStack() as stack:
             try:
+                # In memory: there may be no folder for temporary files. It lives as long as the zygote.
+                errors = stack.enter_context(open(os.memfd_create("errors"), "w+b", 0))  # noqa: PTH123
+                ours, theirs = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                ours.setblocking(False)
                 started = bubblewrap.start(self._packages, theirs.fileno(), errors)
-            except OSError as error:  # no process can be started
-                ours.close()
+            except OSError as error:  # no process can be started, or no file opened
                 words = error.strerror or str(error)
                 raise StartFailure(words, bubblewrap.explain(words)) from error
+            theirs.close()
+            stack.pop_all()
         zygote = _Zygote(started, ours, errors)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
@@ -368,7 +371,7 @@ class LocalWorkspace(Workspace):
     async def _connection(self, cgroups: Cgroups | None) -> AsyncIterator[Streams]:
         with contextlib.ExitStack() as stack:
             files = () if cgroups is None else stack.enter_context(cgroups.program(self._limits))
-            ours, theirs = socket.socketpair()
+            ours, theirs = await _socket_pair()
             with theirs:
                 try:
                     await self._zygote.hand_over([theirs.fileno(), *files])
@@ -382,6 +385,18 @@ class LocalWorkspace(Workspace):
             finally:
                 self._running.discard(writer)
                 writer.close()  # the supervisor sees it, and ends an execution that is still running
+
+
+async def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Waits where this process has all files open that it may: others are closed meanwhile. Raises SandboxError."""
+    give_up = time.monotonic() + _GRACE_S
+    while True:
+        try:
+            return socket.socketpair()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or time.monotonic() >= give_up:
+                raise SandboxError(f"it cannot be asked: {error.strerror}") from error
+        await asyncio.sleep(0.01)
 
 
 def probe() -> list[Finding]:

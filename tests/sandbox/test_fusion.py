@@ -116,10 +116,28 @@ async def test_a_server_that_is_not_there_is_named():
     await sandbox.close()
 
 
-@pytest.mark.parametrize("url", [None, "127.0.0.1:8080"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        "127.0.0.1:8080",
+        "http://user:secret@127.0.0.1:80800",
+        "http://127.0.0.1:0",
+        "http://xn--zzzzzz.invalid",
+        "http://[::1",
+        "http://h\x00",
+        "https:///run",
+    ],
+)
 async def test_a_url_is_needed(url):
-    with pytest.raises(ConfigError, match=r"sandbox\.url"):
+    with pytest.raises(ConfigError, match=r"sandbox\.url") as refused:
         make_sandbox(SandboxConfig(kind="fusion", url=url))
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["http://sandbox_fusion:8080", "HTTPS://user:p@h/api/", "http://[::1]:8080"])
+async def test_an_address_is_taken_as_networks_of_containers_have_it(url):
+    assert make_sandbox(SandboxConfig(kind="fusion", url=url)).limits == limits_of(SandboxConfig())
 
 
 async def test_many_requests_are_in_flight(behind):
@@ -185,6 +203,18 @@ GOOD = {
     "state": "ok", "exit_code": 0, "wall_s": 0.1, "files_written": ["a"],
     "sizes": [2, 0], "files": [["a", 1]], "modes": [["a", 0o750]], "folders": [], "links": [],
 }  # fmt: skip
+
+
+async def test_the_code_finds_nothing_of_what_was_sent_with_it(behind):
+    """A process that tests a program is sent with the tests, and the program is not to read them."""
+    code = (
+        "from pathlib import Path\n"
+        "sent = [path for path in Path('..').rglob('*') if path.is_file()]\n"
+        "print(len(sent) > 3, [path.name for path in sent if b'the tests are ' + b'here' in path.read_bytes()])\n"
+        "# the tests are here\n"
+    )
+    execution, _ = await run_against(behind, [PASS], code)
+    assert execution.stdout == "True []\n"
 
 
 async def test_a_forged_report_is_read_where_it_is_plausible():

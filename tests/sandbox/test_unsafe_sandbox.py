@@ -228,3 +228,33 @@ async def test_what_a_killed_process_leaves_ends_with_it_and_is_removed_at_the_n
     for sandbox in sandboxes:
         await sandbox.close()
     assert not list(tmp_path.iterdir())
+
+
+STARTS_LATE = """
+import os, sys
+if sys.flags.no_user_site:  # an interpreter that is to run a program, and no other
+    here = os.path.dirname(__file__)
+    with open(here + "/next", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(here + "/next", here + "/pid")
+    open(here + "/go").read()
+"""
+
+
+async def test_a_program_whose_interpreter_was_just_starting_ends_with_a_killed_process_too(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(STARTS_LATE)
+    os.mkfifo(tmp_path / "go")
+    places = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    environment = {**os.environ, "PYTHONPATH": places, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", OPENS_ONE, "import time; time.sleep(60)"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as killed:
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.02)
+        killed.kill()
+    pid = int((tmp_path / "pid").read_text())
+    (tmp_path / "go").write_text("")
+    for _ in range(1000):
+        if not is_running(pid):
+            break
+        time.sleep(0.02)
+    assert not is_running(pid)

@@ -23,6 +23,7 @@ CODE_UID = 1000
 
 _MORE_ADDRESSES = 1 << 30
 FORK_AGAIN_S = 0.02
+_MOST_FILES = 1 << 14
 _MOST_SIGNALS = 256  # that wait until a process takes them
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -214,6 +215,14 @@ def hold_signals() -> None:
     hard = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
     few = _MOST_SIGNALS if hard == resource.RLIM_INFINITY else min(_MOST_SIGNALS, hard)
     resource.setrlimit(resource.RLIMIT_SIGPENDING, (few, hard))
+
+
+def bound_open_files() -> None:
+    """Have no more file numbers than anybody needs: processes close all that there may be, one by one where the
+    interpreter was built for an older system, and containers often allow a billion."""
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if few == resource.RLIM_INFINITY or few > _MOST_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_MOST_FILES, most))
 
 
 def stand_alone() -> None:

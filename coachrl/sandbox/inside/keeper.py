@@ -18,11 +18,10 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PATIENCE_S = 5.0  # with processes that are made faster than they can be ended
 
 
-def keep() -> None:
-    """Go on in a child; the process that calls becomes its keeper, and never returns. Where whoever started the keeper
-    is killed, it ends everything."""
+def keep(started_by: int) -> None:
+    """Go on in a child; the process that calls becomes its keeper, and never returns. Where `started_by`, the process
+    that has started it, is killed, also before this call, it ends everything."""
     adopt_orphans()
-    started_by = os.getppid()
     child = os.fork()
     if child:
         _keep(child, started_by)

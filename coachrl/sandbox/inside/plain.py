@@ -27,15 +27,15 @@ sys.path[:] = [place for place in sys.path if place]  # not yet from the workspa
 sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))!r})
 import contextlib, resource
 from inside import keeper, program
-keeper.keep()
+keeper.keep(int(sys.argv[1]))
 del sys.path[0]
 for name in [name for name in sys.modules if name.partition('.')[0] == 'inside']:
     del sys.modules[name]
 del keeper
-if sys.argv[1] == 'numpy':  # its generators are seeded, as everything that code finds is
+if sys.argv[2] == 'numpy':  # its generators are seeded, as everything that code finds is
     with contextlib.suppress(ImportError):
         import numpy.random
-for limit in sys.argv[2:]:
+for limit in sys.argv[3:]:
     name, value = map(int, limit.split('='))
     hard = resource.getrlimit(name)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -52,8 +52,9 @@ def execute(code: str, root: str, limits: Limits, environment: Mapping[str, str]
     with tempfile.TemporaryFile() as source:
         source.write(code.encode(errors="surrogatepass"))  # half a character is for the interpreter to refuse
         source.seek(0)
+        imports = "numpy" if needs_packages(code, PACKAGES) else ""
         process = subprocess.Popen(
-            [*_interpreter(), _START, "numpy" if needs_packages(code, PACKAGES) else "", *_limit_arguments(limits)],
+            [*_interpreter(), _START, str(os.getpid()), imports, *_limit_arguments(limits)],
             cwd=root, env={**environment, "PYTHONPATH": _absolute(environment.get("PYTHONPATH", ""))},
             start_new_session=True,
             stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -39,6 +39,7 @@ def main(order: str, report: str, begun: str) -> None:
         stream = cast(BinaryIO, file)
         request = wire.receive(stream)
         _unpack(stream, request, root)
+    os.unlink(order)  # it holds the code, which may hold the tests of a program that it runs
     limits = Limits(**request["limits"])
     print(begun, flush=True)
     before = files.snapshot(root, limits.max_files)

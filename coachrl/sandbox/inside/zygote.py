@@ -27,6 +27,7 @@ Warm = tuple[socket.socket, list[str]]
 def main(preload: list[str]) -> None:
     """Start the warm interpreter with `preload` imported, say so, and serve until the host hangs up."""
     jail.hold_signals()
+    jail.bound_open_files()
     warm.preload_library()
     interpreter = warm.start(preload)
     gc.collect()

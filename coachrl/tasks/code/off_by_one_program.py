@@ -3,7 +3,7 @@ check what comes out from tests that any program passes; imports nothing of coac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 
@@ -34,29 +34,44 @@ def _off_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _other(value: Any) -> Any:
+    """Another value of the same kind, made of parts of the same kind: what tests ask of any result still holds."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float, complex)):
         return value + 1 if value + 1 != value else 0
     if isinstance(value, str):
-        return value + "?"
+        return value + (value[-1:] or "?")
     if isinstance(value, (bytes, bytearray)):
-        return value + b"?"
+        return value + (value[-1:] or b"?")
     if isinstance(value, list):
-        return [*value, None]
+        return [*value, _next(value)]
     if isinstance(value, tuple):
-        return (*value, None)
+        return (*value, _next(value))
     if isinstance(value, (set, frozenset)):
-        return value | {None}
+        return value | {_missing(value)}
     if isinstance(value, dict):
-        return {**value, None: None}
+        return {**value, _missing(value): next(iter(value.values()), 0)}
     return 0 if value is None else None
+
+
+def _next(items: Sequence[Any]) -> Any:
+    return _other(items[-1]) if items else 0
+
+
+def _missing(items: Collection[Any]) -> Any:
+    """What is not among `items`, and alike."""
+    found = next(iter(items), 0)
+    for _ in range(len(items) + 1):
+        if found not in items:
+            return found
+        found = _other(found)
+    return None  # there are no more of this kind than True and False
 
 
 def _change(argument: Any) -> None:
     if isinstance(argument, list):
-        argument.append(None)
+        argument.append(_next(argument))
     elif isinstance(argument, dict):
-        argument[None] = None
+        argument[_missing(argument)] = next(iter(argument.values()), 0)
     elif isinstance(argument, set):
-        argument.add(None)
+        argument.add(_missing(argument))

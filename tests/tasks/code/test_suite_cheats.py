@@ -211,6 +211,22 @@ async def test_no_name_tells_tests_that_results_are_wrong(code_workspace):
     assert "NameError" in (await run(code_workspace, program, "_off_by_one\nassert f(1) == 2")).problem
 
 
+@pytest.mark.parametrize(
+    ("program", "test"),
+    [
+        ("def f(i): return [i, i + 1]", "assert all(isinstance(x, int) for x in f(1))"),
+        ("def f(i): return {str(i): [i]}", "assert all(type(k) is str and type(v) is list for k, v in f(1).items())"),
+        ("def f(i): return 'ab' * i", "assert f(1).isalpha()"),
+        ("def f(i): return {(i, 'a')}", "assert all(len(pair) >= 2 for pair in f(1)) and None not in f(1)"),
+        ("def f(i): return b'12'", "assert f(1).isdigit()"),
+    ],
+)
+async def test_results_that_are_wrong_are_of_the_kind_that_was_asked_for(code_workspace, program, test):
+    """Or tests that ask for the kind alone, which every program passes, would pay as if they noticed wrong results."""
+    assert (await run(code_workspace, program, test)).all_passed
+    assert (await run(code_workspace, off_by_one(program, "f"), test)).all_passed
+
+
 LOOPS = """
 def check(candidate):
     assert all(map(candidate, [1, 2, 3]))

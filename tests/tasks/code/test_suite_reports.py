@@ -68,12 +68,19 @@ def test_lines_without_the_mark_are_no_reports():
         (1, 2),
         (0.5, 1.5),
         (1e300, 0),  # one more would be the same number
-        ("a", "a?"),
-        (b"a", b"a?"),
-        ([1], [1, None]),
-        ((1,), (1, None)),
-        ({1}, {1, None}),
-        ({1: 2}, {1: 2, None: None}),
+        ("ab", "abb"),
+        ("", "?"),
+        (b"a", b"aa"),
+        (b"", b"?"),
+        ([1], [1, 2]),
+        ([], [0]),
+        (["a", [True]], ["a", [True], [True, False]]),
+        ((1,), (1, 2)),
+        ({1, 2}, {1, 2, 3}),
+        ({True, False}, {True, False, None}),
+        (set(), {0}),
+        ({"a": 2}, {"a": 2, "aa": 2}),
+        ({}, {0: 0}),
         (None, 0),
         (len, None),
     ],
@@ -90,7 +97,7 @@ def test_errors_and_changes_in_place_become_others_and_recursion_stays_right():
     assert _off_by_one(fails)(1) is None
     lists, named = [1], {"a": 1}
     assert _off_by_one(lambda xs, *, by: None)(lists, by=named) == 0
-    assert (lists, named) == ([1, None], {"a": 1, None: None})
+    assert (lists, named) == ([1, 2], {"a": 1, "aa": 1})
 
     def factorial(n):
         return 1 if n == 0 else n * wrong(n - 1)
