@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from coachrl.errors import CoachrlError, ConfigError, lacking
-from coachrl.gateway.calls import Call, EpisodeEnded, Reply, WrongToken
+from coachrl.gateway.calls import Call, CallError, EpisodeEnded, Reply, WrongToken
 from coachrl.gateway.played_episode import OVER, PlayedEpisode
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ class Episodes:
     async def answer(self, call: Call, token: str) -> Sequence[Reply]:
         """See `Answerer`."""
         return await self._episode(token).answer(call)
+
+    def refused(self, error: CallError, token: str) -> None:
+        """See `Answerer`."""
+        if token in self._played:
+            self._played[token].refused(error)
 
     def _episode(self, token: str) -> PlayedEpisode:
         if token in self._played:
