@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+import urllib.request
 
 import gateway_apps
 import httpx
@@ -17,7 +18,7 @@ from gateway_apps import user, wait_until
 from coachrl.commands.build import play_of
 from coachrl.config import PipelineConfig, RunConfig
 from coachrl.errors import BackendError, ConfigError, PolicyError
-from coachrl.gateway import apps
+from coachrl.gateway import apps, loop_watch
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
 from coachrl.trainers.rollout.tree import check_rewards
@@ -155,6 +156,48 @@ def speaks_twice(task, endpoint):
 async def test_a_conversation_that_no_template_takes_is_no_fault_of_the_agents():
     [episode] = await play(gateway("speaks_twice"), _Strict(lambda call: "fine"))
     assert episode.infra_error.endswith("(after a call that was refused)")
+
+
+# An app that waits in the event loop for what the loop is to give it.
+
+
+async def waits_in_the_loop(task, endpoint):
+    ask(endpoint.openai(), "x")
+
+
+async def waits_in_the_loop_later(task, endpoint):
+    async with endpoint.async_openai() as client:
+        await client.chat.completions.create(model="planner", messages=[user("x")])
+    with urllib.request.urlopen(f"{endpoint.anthropic_base_url}/health") as answer:
+        answer.read()
+
+
+@pytest.mark.parametrize("run", ["waits_in_the_loop", "waits_in_the_loop_later"])
+async def test_an_app_that_holds_up_the_loop_that_is_to_answer_it_is_broken_off(run, caplog, monkeypatch):
+    monkeypatch.setattr(loop_watch, "_EVERY_S", 0.02)
+    [episode] = await play(gateway(run))
+    assert episode.infra_error.startswith(f"app: test_pipeline_faults:{run} raised ")
+    [told] = [record.message for record in caplog.records if "is refused" in record.message]
+    assert "await an async client (endpoint.async_openai()), or make the app a plain function" in told
+
+
+def waits_in_a_loop_of_its_own(task, endpoint):
+    async def solve():
+        return ask(endpoint.openai(), "wait a while")
+
+    return asyncio.run(solve())
+
+
+async def test_an_app_may_hold_up_a_loop_of_its_own(monkeypatch):
+    monkeypatch.setattr(loop_watch, "_EVERY_S", 0.02)
+
+    class Late(ScriptedPolicy):
+        async def generate(self, *given):
+            await asyncio.sleep(10 * loop_watch._EVERY_S)
+            return await super().generate(*given)
+
+    [episode] = await play(gateway("waits_in_a_loop_of_its_own"), Late(lambda call: "fine"))
+    assert episode.outcome.success
 
 
 # An app that hangs.
