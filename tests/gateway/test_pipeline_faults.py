@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import multiprocessing
 import os
 import re
@@ -432,7 +433,44 @@ async def test_an_app_that_forks_leaves_one_trainer():
     assert episode.outcome.success and len(episode.actions) == 1
 
 
+# An app that does not look as if it were async.
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def inner(*given):
+        return function(*given)
+
+    return inner
+
+
+@decorated
+async def asks_behind_a_decorator(task, endpoint):
+    async with endpoint.async_openai() as client:
+        reply = await client.chat.completions.create(model="planner", messages=[user("x")])
+    return reply.choices[0].message.content
+
+
+@decorated
+async def keeps_behind_a_decorator(task, result):
+    return kept(task, result)
+
+
+async def test_what_is_async_behind_a_decorator_is_awaited():
+    pipeline = gateway("asks_behind_a_decorator", grade=f"{__name__}:keeps_behind_a_decorator")
+    [episode] = await play(pipeline)
+    assert episode.outcome.success and len(episode.actions) == 1
+
+
 # What cannot be had.
+
+
+def yields(task, endpoint):
+    yield ask(endpoint.openai(), "x")
+
+
+async def yields_async(task, endpoint):
+    yield endpoint
 
 
 @pytest.mark.parametrize(
@@ -453,6 +491,9 @@ async def test_an_app_that_forks_leaves_one_trainer():
         ({"command": "x", "grade": "json:dumps2"}, "grader 'json:dumps2'"),
         ({"run": f"{__name__}:hangs", "pass_env": ["A"]}, "pass_env is for a command"),
         ({"command": "x", "roles": {"a/b": {}}}, "role 'a/b'"),
+        ({"run": f"{__name__}:yields"}, "app '.*:yields' is a generator .* it must return its result"),
+        ({"run": f"{__name__}:yields_async"}, "app '.*:yields_async' is a generator"),
+        ({"command": "x", "grade": f"{__name__}:yields"}, "grader '.*:yields' is a generator"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_reason(options, words):
