@@ -117,9 +117,9 @@ class PlayedEpisode:
 
     def refused(self, error: CallError) -> None:
         """The app asks for what it does not get, whatever its agents write: that is its maker's to know."""
-        self.refusal = str(error)
+        self.refusal = one_line(str(error), 300)
         field = (error.param or "").partition("[")[0]
-        self.note(f"refused {type(error).__name__} {field}", "a call of the app is refused: %s", error)
+        self.note(f"refused {type(error).__name__} {field}", "a call of the app is refused: %s", self.refusal)
 
     def note(self, key: str, message: str, *arguments: object) -> None:
         """Say something in the log, once for each `key`."""
