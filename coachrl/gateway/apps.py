@@ -216,6 +216,8 @@ def user_function(path: str, kind: str, arguments: Sequence[str]) -> Callable[..
     function = import_by_path(path, kind)
     if not callable(function):
         raise ConfigError(f"{kind} '{one_line(path)}' is no function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{kind} '{one_line(path)}' is a generator (it has a yield): it must return its result")
     check_takes(function, arguments, f"{kind} '{one_line(path)}'")
     return function
 
@@ -225,7 +227,10 @@ async def called(function: Callable[..., Any], *arguments: Any, name: str) -> An
     program (`exit()`), or its task, is raised as an error of the function's. One that does not end when it is cancelled
     is waited for no longer than some seconds."""
     if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(type(function).__call__):
-        return await in_a_thread(lambda: function(*arguments), name)
+        given = await in_a_thread(lambda: function(*arguments), name)
+        if not inspect.isawaitable(given):
+            return given
+        function, arguments = (lambda: given), ()  # a decorator may hide that it is async
     # A task of its own: whoever cancels that, or swallows a cancellation, does nothing to the run's.
     running = asyncio.create_task(_awaited(function, arguments), name=name)
     try:

@@ -105,6 +105,10 @@ class Answerer(Protocol):
         prompt and reply do not fit the model's context."""
         ...
 
+    def refused(self, error: CallError, token: str) -> None:
+        """Told of a request that never became a call: one that cannot be read, or asks for what is not given here."""
+        ...
+
 
 class CallError(CoachrlError):
     """A call that gets an error for an answer. status: of HTTP; kind: OpenAI's type of error; code: what programs test;

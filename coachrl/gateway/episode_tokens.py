@@ -10,13 +10,20 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from coachrl.errors import CoachrlError, ConfigError, lacking
-from coachrl.gateway.calls import Call, EpisodeEnded, Reply, WrongToken
+from coachrl.gateway.calls import Call, CallError, EpisodeEnded, Reply, WrongToken
+from coachrl.gateway.loop_watch import LoopWatch
 from coachrl.gateway.played_episode import OVER, PlayedEpisode
 
 if TYPE_CHECKING:
     from coachrl.gateway.server import Server
 
 _MOST_ENDED = 100_000  # tokens of episodes that are over; a call with an older one is told that it is no token at all
+
+
+_HELD_UP = (
+    "it is made in the event loop of the run, which cannot answer while the app waits in it: await an async client "
+    "(endpoint.async_openai()), or make the app a plain function"
+)
 
 
 def check_packages() -> None:
@@ -26,6 +33,9 @@ def check_packages() -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"pipeline gateway needs {lacking(error)}: pip install 'coachrl[gateway]'") from error
+
+
+class _HeldUp(CallError): ...
 
 
 class Episodes:
@@ -56,6 +66,17 @@ class Episodes:
         """See `Answerer`."""
         return await self._episode(token).answer(call)
 
+    def refused(self, error: CallError, token: str) -> None:
+        """See `Answerer`."""
+        if token in self._played:
+            self._played[token].refused(error)
+
+    def hold_up(self) -> None:
+        """An app waits in the event loop for what that loop is to answer. Whose it is, nobody knows here: it is told of
+        all that play, and forgotten of those that are answered next."""
+        for episode in list(self._played.values()):
+            episode.refused(_HeldUp(_HELD_UP))
+
     def _episode(self, token: str) -> PlayedEpisode:
         if token in self._played:
             return self._played[token]
@@ -81,6 +102,7 @@ class SharedServer:
         self.noted: set[str] = set()
         self._users = 0
         self._starting: asyncio.Task[Server] | None = None
+        self._watch: LoopWatch | None = None
         self._stopping: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
@@ -97,6 +119,8 @@ class SharedServer:
             self._users -= 1
             if self._users == 0:
                 self._starting = None
+                if self._watch is not None:
+                    self._watch.stop()
                 self._stopping = asyncio.create_task(_stop(starting))
                 await asyncio.shield(self._stopping)
 
@@ -105,7 +129,11 @@ class SharedServer:
 
         if self._stopping is not None:  # the one before may hold the port still
             await asyncio.wait({self._stopping})
-        return await Server(self.episodes, listen(self._host, self._port)).__aenter__()
+        listener = listen(self._host, self._port)
+        address = listener.getsockname()[:2]
+        server = await Server(self.episodes, listener).__aenter__()
+        self._watch = LoopWatch(address, self.episodes.hold_up)
+        return server
 
 
 async def _stop(starting: asyncio.Task[Server]) -> None:

@@ -201,7 +201,14 @@ class Gateway(Pipeline):
             return AppBroken(f"{error} (before it was answered a single call)")
         if episode.given_up:
             return AppBroken(f"{error} (after a call that it did not wait for)")
-        return error if self.options.crashes == "fail" else AppBroken(str(error))
+        if episode.refusal:
+            said = "" if episode.refusal in str(error) else f": {episode.refusal}"
+            return AppBroken(f"{error} (after a call that was refused{said})")
+        if self.options.crashes == "leave_out":
+            return AppBroken(str(error))
+        kind = type(error.__cause__).__name__  # of what a function raised
+        episode.note(f"failed {kind}", "an app failed, and with it its episode (pipeline.options.crashes): %s", error)
+        return error
 
     def _in_this_loop(self) -> SharedServer:
         if self._serving is None or self._serving.loop is not asyncio.get_running_loop():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from coachrl.coach.clients.ledger import calls_to
 from coachrl.errors import AppBroken, ContextOverflow
-from coachrl.gateway.calls import Call, CallError, EngineFailed, EpisodeEnded, Reply, UnknownModel
+from coachrl.gateway.calls import BadRequest, Call, CallError, EngineFailed, EpisodeEnded, Reply, UnknownModel
 from coachrl.gateway.conversation_tokens import (
     Conversations,
     as_message,
@@ -52,12 +52,13 @@ class PlayedEpisode:
         roles: by the name that the app gives as the model's.
         unscored: names of those that no coach is asked about.
         providers: answer for the external ones.
-        noted: roles of which it was said that their app asks for another temperature; shared by many episodes.
+        noted: what was said in the log already, and is said once; shared by many episodes.
 
     Attributes:
         broken: gets the error of the machinery that ends the episode, whatever its app makes of it.
         answered, overflowed, given_up: so many calls were answered, did not fit the model's context, and were left by
             the client before they were answered.
+        refusal: why the app's last call was refused, where that is nothing that its agents wrote; else empty.
         external: what each call to a provider took.
     """
 
@@ -81,6 +82,7 @@ class PlayedEpisode:
         self._closed = False
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.answered = self.overflowed = self.given_up = 0
+        self.refusal = ""
         self.external: list[Usage] = []
 
     @property
@@ -91,7 +93,9 @@ class PlayedEpisode:
     async def answer(self, call: Call) -> list[Reply]:
         """Raises CallError, and ContextOverflow."""
         if call.role not in self._roles:
-            raise UnknownModel(call.role, self.models)
+            unknown = UnknownModel(call.role, self.models)
+            self.refused(unknown)
+            raise unknown
         answering = asyncio.get_running_loop().create_task(self._answer(call), context=self._context)
         self._under_way.add(answering)
         try:
@@ -108,7 +112,20 @@ class PlayedEpisode:
             self._under_way.discard(answering)
             self._quiet_since = time.monotonic()
         self.answered += 1
+        self.refusal = ""
         return replies
+
+    def refused(self, error: CallError) -> None:
+        """The app asks for what it does not get, whatever its agents write: that is its maker's to know."""
+        self.refusal = one_line(str(error), 300)
+        field = (error.param or "").partition("[")[0]
+        self.note(f"refused {type(error).__name__} {field}", "a call of the app is refused: %s", self.refusal)
+
+    def note(self, key: str, message: str, *arguments: object) -> None:
+        """Say something in the log, once for each `key`."""
+        if key not in self._noted:
+            self._noted.add(key)
+            log.warning(message, *arguments)
 
     async def stuck(self, idle_timeout_s: float) -> None:
         """Returns never. Raises AppBroken once the app has waited for no call for so long."""
@@ -134,7 +151,7 @@ class PlayedEpisode:
             if role.external:
                 return await self._pass_on(call, role)
             agent = self._team[call.role]
-            prompt = self._conversations.prompt(call, agent.tokenizer, role.thinking)
+            prompt = self._read_by(agent, call)
             return await together(self._draw(call, place, agent, prompt) for place in range(call.n))
         except (CallError, ContextOverflow):
             raise
@@ -142,6 +159,13 @@ class PlayedEpisode:
             if not self.broken.done():
                 self.broken.set_exception(error)
             raise EngineFailed(one_line(f"{type(error).__name__}: {error}")) from error
+
+    def _read_by(self, agent: Agent, call: Call) -> ReadPrompt:
+        try:
+            return self._conversations.prompt(call, agent.tokenizer, agent.role.thinking)
+        except BadRequest as error:  # of the chat template
+            self.refused(error)
+            raise
 
     async def _draw(self, call: Call, place: int, agent: Agent, prompt: ReadPrompt) -> Reply:
         tokenizer = agent.tokenizer
@@ -175,15 +199,15 @@ class PlayedEpisode:
 
     def _note_temperature(self, call: Call, agent: Agent) -> None:
         name = agent.role.name
-        if call.temperature in (None, agent.temperature) or name in self._noted:
-            return
-        self._noted.add(name)
-        log.warning(
-            "role %s: its app asks for temperature %g; replies are drawn at the run's own, %g, as they are trained on",
-            name,
-            call.temperature,
-            agent.temperature,
-        )
+        if call.temperature not in (None, agent.temperature):
+            self.note(
+                f"temperature {name}",
+                "role %s: its app asks for temperature %g; replies are drawn at the run's own, %g, as they are trained "
+                "on",
+                name,
+                call.temperature,
+                agent.temperature,
+            )
 
     def _scoring(self, role: Role, asks: bool) -> Scoring:
         if role.name in self._unscored:

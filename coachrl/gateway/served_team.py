@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from coachrl.errors import ContextOverflow
-from coachrl.gateway.calls import Call, Reply, UnknownModel, WrongToken
+from coachrl.gateway.calls import Call, CallError, Reply, UnknownModel, WrongToken
 from coachrl.gateway.conversation_tokens import Conversations, read_reply, with_own_ids
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
@@ -65,6 +65,9 @@ class ServedTeam:
         prompt = self._conversations.prompt(call, self._generator.tokenizer(role.policy), role.thinking)
         draws = (self._draw(role, call, prompt, place, derive_seed(seed, place)) for place in range(call.n))
         return [with_own_ids(reply, given) for reply in await together(draws)]
+
+    def refused(self, error: CallError, token: str) -> None:
+        """See `Answerer`."""
 
     async def _draw(self, role: Role, call: Call, prompt: ReadPrompt, place: int, seed: int) -> Reply:
         tokenizer = self._generator.tokenizer(role.policy)

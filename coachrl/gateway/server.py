@@ -158,7 +158,7 @@ class Server:
     def _application(self) -> Starlette:
         routes = [Route(path, self._endpoint, methods=["POST"]) for path in _WIRES]
         routes += [Route(f"{_MODELS}{rest}", self._models, methods=["GET"]) for rest in ("", "/{name:path}")]
-        application = Starlette(routes=routes, exception_handlers={HTTPException: _wrong_path})
+        application = Starlette(routes=routes, exception_handlers={HTTPException: self._not_routed})
         application.router.redirect_slashes = False
         return application
 
@@ -174,15 +174,16 @@ class Server:
 
     async def _exchange(self, request: Request, wire: Wire) -> Response:
         self._check_host(request)
-        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        refused = self._refusal_of(_token(request.headers))
-        body = await self._unless_ending(_body(request, is_kept=refused is None))
-        if refused is not None:
-            raise refused
-        if content_type != "application/json":  # what a browser sends for a page of another site is never this
-            raise BadRequest("the body must be JSON: send it with Content-Type: application/json")
-        check_few_values(body, MOST_VALUES, "the request's body", BadRequest)
-        exchange = wire.read(parse_json(body, "the request's body", BadRequest))
+        token = _token(request.headers)
+        refused = self._refusal_of(token)
+        try:
+            body = await self._unless_ending(_body(request, is_kept=refused is None))
+            if refused is not None:
+                raise refused
+            exchange = _read(request, body, wire)
+        except (BadRequest, RequestTooLarge) as error:
+            self._answerer.refused(error, token)
+            raise
         if exchange.call.stream:
             return await self._streamed(request, wire, exchange)
         return JSONResponse(exchange.body(await self._answer(request, exchange.call)))
@@ -244,6 +245,11 @@ class Server:
         write = model_list.anthropic if is_anthropic else model_list.openai
         return JSONResponse(write(names, name))
 
+    async def _not_routed(self, request: Request, _: Exception) -> Response:
+        error = _wrong_path(request)
+        self._answerer.refused(error, _token(request.headers))
+        return _refusal(_ANTHROPIC if request.url.path.startswith("/v1/messages") else _OPENAI, error)
+
     def _refusal_of(self, token: str) -> CallError | None:
         """Why whoever gives this token is not answered: known before a body is read, whose room costs memory."""
         try:
@@ -293,6 +299,15 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _read(request: Request, body: bytes, wire: Wire) -> Exchange:
+    """Raises BadRequest."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":  # what a browser sends for a page of another site is never this
+        raise BadRequest("the body must be JSON: send it with Content-Type: application/json")
+    check_few_values(body, MOST_VALUES, "the request's body", BadRequest)
+    return wire.read(parse_json(body, "the request's body", BadRequest))
 
 
 def _token(headers: Mapping[str, str]) -> str:
@@ -375,10 +390,9 @@ def _refusal(wire: Wire, error: CallError) -> Response:
     return JSONResponse(wire.error(error), error.status, headers)
 
 
-async def _wrong_path(request: Request, error: Exception) -> Response:
+def _wrong_path(request: Request) -> CallError:
     path = request.url.path
-    wire = _ANTHROPIC if path.startswith("/v1/messages") else _OPENAI
     if path in _WIRES or path.startswith(_MODELS):
-        return _refusal(wire, _WrongMethod(f"{request.method} {path}: this path takes another method"))
+        return _WrongMethod(f"{request.method} {path}: this path takes another method")
     known = ", ".join((*_WIRES, _MODELS))
-    return _refusal(wire, _NoSuchPath(f"{request.method} {path}: there is no such path; there are {known}"))
+    return _NoSuchPath(f"{request.method} {path}: there is no such path; there are {known}")

@@ -41,18 +41,27 @@ def pipeline(**options):
 
 
 @pytest.mark.parametrize(
-    ("overflowed", "answered", "given_up", "crashes", "blamed"),
+    ("overflowed", "answered", "given_up", "refusal", "crashes", "blamed"),
     [
-        (1, 0, 1, "fail", ContextOverflow),
-        (0, 0, 0, "fail", AppBroken),
-        (0, 1, 1, "fail", AppBroken),
-        (0, 1, 0, "fail", AppFailed),
-        (0, 1, 0, "leave_out", AppBroken),
+        (1, 0, 1, "no", "fail", ContextOverflow),
+        (0, 0, 0, "", "fail", AppBroken),
+        (0, 1, 1, "", "fail", AppBroken),
+        (0, 1, 0, "no", "fail", AppBroken),
+        (0, 1, 0, "", "fail", AppFailed),
+        (0, 1, 0, "", "leave_out", AppBroken),
     ],
 )
-def test_whose_doing_it_is_that_an_app_failed(overflowed, answered, given_up, crashes, blamed):
-    episode = SimpleNamespace(overflowed=overflowed, answered=answered, given_up=given_up)
+def test_whose_doing_it_is_that_an_app_failed(overflowed, answered, given_up, refusal, crashes, blamed):
+    noted = []
+    episode = SimpleNamespace(
+        overflowed=overflowed,
+        answered=answered,
+        given_up=given_up,
+        refusal=refusal,
+        note=lambda *said: noted.append(said),
+    )
     assert type(pipeline(crashes=crashes)._blamed(AppFailed("it fell"), episode)) is blamed
+    assert bool(noted) is (blamed is AppFailed), "what is trained on is said in the log"
 
 
 @pytest.mark.parametrize(

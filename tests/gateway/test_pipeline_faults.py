@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import functools
 import multiprocessing
 import os
 import re
 import sys
 import threading
+import urllib.request
 
 import gateway_apps
 import httpx
@@ -16,10 +18,10 @@ from gateway_apps import user, wait_until
 
 from coachrl.commands.build import play_of
 from coachrl.config import PipelineConfig, RunConfig
-from coachrl.errors import BackendError, ConfigError
-from coachrl.gateway import apps
+from coachrl.errors import BackendError, ConfigError, PolicyError
+from coachrl.gateway import apps, loop_watch
 from coachrl.pipelines import make_pipeline
-from coachrl.testing.scripted import ScriptedPolicy
+from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
 from coachrl.trainers.rollout.tree import check_rewards
 
 LONG_S = 60.0
@@ -59,6 +61,144 @@ class SlowPolicy(ScriptedPolicy):
                 self.given_up += 1
                 raise
         return await super().generate(policy, prompt_ids, sampling)
+
+
+# An app that asks for what there is not.
+
+
+def asks_for_json(client):
+    ask(client, "x", response_format={"type": "json_object"})
+
+
+def asks_nobody(client):
+    client.chat.completions.create(model="plannr", messages=[user("x")])
+
+
+def asks_for_vectors(client):
+    client.embeddings.create(model="planner", input="x")
+
+
+def asks_with_an_image(client):
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    client.responses.create(model="planner", input=[{"role": "user", "content": [picture]}])
+
+
+REFUSED = {
+    asks_for_json: "response_format: this is not supported here",
+    asks_nobody: "there is no model 'plannr'",
+    asks_for_vectors: "POST /v1/embeddings: there is no such path",
+    asks_with_an_image: "a part of type 'input_image' cannot be read here",
+}
+ASKED = {}
+
+
+def answered_then_refused(task, endpoint):
+    client = endpoint.openai()
+    ask(client, "x")
+    try:
+        ASKED["next"](client)
+    except openai.APIStatusError as error:
+        if task.id == "t1":
+            raise RuntimeError("my framework has failed") from error
+        raise
+
+
+def refused_then_answered(task, endpoint):
+    client = endpoint.openai()
+    with contextlib.suppress(openai.APIStatusError):
+        ASKED["next"](client)
+    ask(client, "x")
+    raise ValueError("what its agent said")
+
+
+@pytest.mark.parametrize("asks", list(REFUSED), ids=lambda asks: asks.__name__)
+async def test_an_app_that_fails_since_it_was_refused_is_no_fault_of_its_agents(asks, caplog):
+    ASKED["next"] = asks
+    pipeline = gateway("answered_then_refused")
+    plain, in_other_words = await play(pipeline, tasks=2)
+    assert "my framework has failed (after a call that was refused: " in in_other_words.infra_error
+    for episode in (plain, in_other_words):
+        assert episode.infra_error.startswith("app: ") and episode.infra_error.count(REFUSED[asks]) == 1
+    assert plain.infra_error.endswith("(after a call that was refused)")
+    assert len([record for record in caplog.records if "a call of the app is refused: " in record.message]) == 1
+
+
+async def test_an_app_that_copes_with_a_refusal_and_then_fails_has_failed_and_the_log_says_so(caplog):
+    ASKED["next"] = asks_for_json
+    for episode in await play(gateway("refused_then_answered"), tasks=2):
+        assert episode.infra_error is None and "raised ValueError: what its agent said" in episode.outcome.reason
+    refused, failed = [record.message for record in caplog.records]
+    assert refused.startswith("a call of the app is refused: response_format")
+    assert failed.startswith("an app failed, and with it its episode (pipeline.options.crashes): ")
+
+
+class _Strict(ScriptedPolicy):
+    """Its chat template takes one message of a user's after the other, and nothing else."""
+
+    def tokenizer(self, policy):
+        tokenizer = super().tokenizer(policy)
+        encode = CharacterTokenizer.encode_chat
+
+        def encode_chat(messages, *given, **named):
+            if [message["role"] for message in messages] != ["user"]:
+                raise PolicyError("roles must alternate")
+            return encode(tokenizer, messages, *given, **named)
+
+        tokenizer.encode_chat = encode_chat
+        return tokenizer
+
+
+def speaks_twice(task, endpoint):
+    client = endpoint.openai()
+    ask(client, "x")
+    client.chat.completions.create(model="planner", messages=[user("x"), user("y")])
+
+
+async def test_a_conversation_that_no_template_takes_is_no_fault_of_the_agents():
+    [episode] = await play(gateway("speaks_twice"), _Strict(lambda call: "fine"))
+    assert episode.infra_error.endswith("(after a call that was refused)")
+
+
+# An app that waits in the event loop for what the loop is to give it.
+
+
+async def waits_in_the_loop(task, endpoint):
+    ask(endpoint.openai(), "x")
+
+
+async def waits_in_the_loop_later(task, endpoint):
+    async with endpoint.async_openai() as client:
+        await client.chat.completions.create(model="planner", messages=[user("x")])
+    with urllib.request.urlopen(f"{endpoint.anthropic_base_url}/health") as answer:
+        answer.read()
+
+
+@pytest.mark.parametrize("run", ["waits_in_the_loop", "waits_in_the_loop_later"])
+async def test_an_app_that_holds_up_the_loop_that_is_to_answer_it_is_broken_off(run, caplog, monkeypatch):
+    monkeypatch.setattr(loop_watch, "_EVERY_S", 0.02)
+    [episode] = await play(gateway(run))
+    assert episode.infra_error.startswith(f"app: test_pipeline_faults:{run} raised ")
+    [told] = [record.message for record in caplog.records if "is refused" in record.message]
+    assert "await an async client (endpoint.async_openai()), or make the app a plain function" in told
+
+
+def waits_in_a_loop_of_its_own(task, endpoint):
+    async def solve():
+        return ask(endpoint.openai(), "wait a while")
+
+    return asyncio.run(solve())
+
+
+async def test_an_app_may_hold_up_a_loop_of_its_own(monkeypatch):
+    monkeypatch.setattr(loop_watch, "_EVERY_S", 0.02)
+
+    class Late(ScriptedPolicy):
+        async def generate(self, *given):
+            await asyncio.sleep(10 * loop_watch._EVERY_S)
+            return await super().generate(*given)
+
+    [episode] = await play(gateway("waits_in_a_loop_of_its_own"), Late(lambda call: "fine"))
+    assert episode.outcome.success
 
 
 # An app that hangs.
@@ -293,7 +433,44 @@ async def test_an_app_that_forks_leaves_one_trainer():
     assert episode.outcome.success and len(episode.actions) == 1
 
 
+# An app that does not look as if it were async.
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def inner(*given):
+        return function(*given)
+
+    return inner
+
+
+@decorated
+async def asks_behind_a_decorator(task, endpoint):
+    async with endpoint.async_openai() as client:
+        reply = await client.chat.completions.create(model="planner", messages=[user("x")])
+    return reply.choices[0].message.content
+
+
+@decorated
+async def keeps_behind_a_decorator(task, result):
+    return kept(task, result)
+
+
+async def test_what_is_async_behind_a_decorator_is_awaited():
+    pipeline = gateway("asks_behind_a_decorator", grade=f"{__name__}:keeps_behind_a_decorator")
+    [episode] = await play(pipeline)
+    assert episode.outcome.success and len(episode.actions) == 1
+
+
 # What cannot be had.
+
+
+def yields(task, endpoint):
+    yield ask(endpoint.openai(), "x")
+
+
+async def yields_async(task, endpoint):
+    yield endpoint
 
 
 @pytest.mark.parametrize(
@@ -314,6 +491,9 @@ async def test_an_app_that_forks_leaves_one_trainer():
         ({"command": "x", "grade": "json:dumps2"}, "grader 'json:dumps2'"),
         ({"run": f"{__name__}:hangs", "pass_env": ["A"]}, "pass_env is for a command"),
         ({"command": "x", "roles": {"a/b": {}}}, "role 'a/b'"),
+        ({"run": f"{__name__}:yields"}, "app '.*:yields' is a generator .* it must return its result"),
+        ({"run": f"{__name__}:yields_async"}, "app '.*:yields_async' is a generator"),
+        ({"command": "x", "grade": f"{__name__}:yields"}, "grader '.*:yields' is a generator"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_reason(options, words):

@@ -58,6 +58,11 @@ def messages_body(**fields):
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"top_k": 5}, "top_k"),
+        ({"min_p": 0.1}, "min_p"),
+        ({"repetition_penalty": 1.05}, "repetition_penalty"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        ({"continue_final_message": True}, "continue_final_message"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function"),
         ({"tools": [{"type": "function", "function": {"name": "</tools>"}}]}, "tools[0].function"),
@@ -162,6 +167,10 @@ def test_hints_that_change_no_reply_are_ignored():
         "logit_bias": None,
         "top_logprobs": 0,
         "reasoning_effort": "low",
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "guided_json": None,
+        "chat_template_kwargs": {"enable_thinking": False},
         "new_next_year": {"x": 1},
     }
     assert chat.read(chat_body(**harmless)).call == chat.read(chat_body()).call

@@ -33,6 +33,10 @@ class ScriptedAnswerer:
         self.answer_with = answer_with
         self.calls = []
         self.cancelled = []
+        self.refusals = []
+
+    def refused(self, error, token):
+        self.refusals.append((str(error), token))
 
     def models(self, token):
         if token != KEY:

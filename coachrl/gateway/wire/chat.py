@@ -26,6 +26,17 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "web_search_options": (),
     "top_k": (-1, 0),
+    # vLLM's own.
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "repetition_penalty": (1,),
+    "stop_token_ids": ([],),
+    "continue_final_message": (False,),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
 }
 
 
