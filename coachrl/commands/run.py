@@ -198,6 +198,8 @@ async def _train(
     earlier: int | None,
 ) -> None:
     """earlier: as for `asked_to_end`."""
+    if config.track:
+        display.on_phase("starting trackers", None)
     with open_trackers(config.track, run, config, first_step) as trackers:
         display.on_phase("asking the coach, loading the model", None)
         async with load_parts(config, ready, again) as components:
