@@ -131,7 +131,7 @@ async def _train_locked(
 ) -> None:
     """again: as for `make_backend`. earlier: as for `asked_to_end`."""
     if resume:  # first: a whole one that a kill left without its name is the newest
-        checkpoints.drop_asides(run.folder / "checkpoints")
+        run.drop_left_checkpoints()
         own_file(run.ledger)  # before anything has it open
     # A run that was killed before its first checkpoint begins again; one that keeps none cannot go on, and says so.
     starts_over = not run.checkpoints() and config.train.keep_checkpoints

@@ -322,7 +322,7 @@ class Run:
                 raise ConfigError(f"{place} is no folder that this user may write to")
         for written_to in (self.folder, self.folder / "episodes", self.folder / "coach"):
             drop_asides(written_to)
-        checkpoints.drop_asides(self.folder / "checkpoints")
+        self.drop_left_checkpoints()
         drop_torn_line(self.folder / "metrics.jsonl")
         found = self.metrics()
         kept = [record for record in found if self._step_of(record) <= step]
@@ -367,10 +367,20 @@ class Run:
     def tidy_checkpoints(self, keep: int) -> None:
         """Remove all but the newest `keep`, and what a process left that was killed while it wrote or removed one. What
         cannot be removed costs its room on the disk, not the run; what somebody reads is removed the next time."""
-        try:
-            checkpoints.drop_asides(self.folder / "checkpoints")
-            for old in self.checkpoints()[:-keep]:
+        self.drop_left_checkpoints()
+        for old in self.checkpoints()[:-keep]:
+            with self._staying():
                 checkpoints.remove_unread(old)
+
+    def drop_left_checkpoints(self) -> None:
+        """`checkpoints.drop_asides`, where what cannot be removed is warned of once."""
+        with self._staying():
+            checkpoints.drop_asides(self.folder / "checkpoints")
+
+    @contextmanager
+    def _staying(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             self.warn(f"an old checkpoint stays, since it cannot be removed: {error.filename}: {error.strerror}")
 

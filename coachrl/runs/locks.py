@@ -85,26 +85,37 @@ def _say_who(descriptor: int, path: Path, doing: str) -> None:
 def _acquire(path: Path, of: Path) -> int:
     """A locked descriptor of `path`, which keeps others from `of`. Raises ConfigError."""
     while True:
-        try:
-            # What a link leads to may be anything, and who holds the lock writes into it.
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            if path.is_symlink():
-                raise ConfigError(f"{path} is a link, where a lock is needed: remove it and try again") from error
-            raise ConfigError(f"{path.parent} cannot be written: {error.strerror}{_held_by(path)}") from error
+        descriptor, is_ours = _opened(path)
         try:
             _check_plain(descriptor, path)
             _lock(descriptor, path, of)
             if _is_at(descriptor, path):
-                if os.fstat(descriptor).st_nlink <= 1:
+                if is_ours and os.fstat(descriptor).st_nlink <= 1:
                     return descriptor
-                path.unlink()  # a copy made of hard links has it, too: each gets a lock of its own
+                # A copy made of hard links has it, too, or another user's umask keeps it from us: a new one is made.
+                path.unlink()
         except BaseException as error:
             os.close(descriptor)
             if isinstance(error, OSError):
                 raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
             raise
         os.close(descriptor)  # or its owner removed it while it was being opened
+
+
+def _opened(path: Path) -> tuple[int, bool]:
+    """A descriptor of `path`, and whether it may be written to: one that a process of another user left may not, and
+    can be replaced where the folder is a group's. Raises ConfigError."""
+    # What a link leads to may be anything, and who holds the lock writes into it.
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666), True
+    except OSError as error:
+        if path.is_symlink():
+            raise ConfigError(f"{path} is a link, where a lock is needed: remove it and try again") from error
+        if isinstance(error, PermissionError) and os.access(path.parent, os.W_OK | os.X_OK):
+            with suppress(OSError):
+                return os.open(path, flags | os.O_RDONLY | os.O_NONBLOCK), False
+        raise ConfigError(f"{path.parent} cannot be written: {error.strerror}{_held_by(path)}") from error
 
 
 def _check_plain(descriptor: int, path: Path) -> None:
@@ -165,8 +176,8 @@ def in_use_by(path: Path) -> Owner | None:
 
 
 def _held_by(path: Path) -> str:
-    """'; in use by …' where the lock file can at least be read."""
-    owner = _owner_in(path)
+    """'; in use by …' where the lock file can at least be read, and its owner is not known to be gone."""
+    owner = in_use_by(path)
     return f"; in use by {owner}" if owner is not None else ""
 
 

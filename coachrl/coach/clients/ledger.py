@@ -168,7 +168,7 @@ class Ledger:
             return
         if self._descriptor is None:
             self.path.parent.mkdir(exist_ok=True)  # and not the run's: one that was moved away is missed
-            self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         line = json.dumps({"kind": kind, **fields()}, allow_nan=False).encode() + b"\n"
         try:
             with _alone(self._descriptor):
