@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 LOCK = "train.lock"
 MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 _EPISODE_FILE = re.compile(r"(step|eval)-[0-9]{1,10}")
-# What a run is made as, and what is left of one, have the process's number alone. One that cannot be made is discarded.
+# Of the threads of one process each sees what the one before has made. A run that cannot be made is discarded.
 _making = threading.RLock()
 
 
@@ -305,8 +305,6 @@ class Run:
             return
         places.point_back(self.folder, self._latest_before)
         aside = leftovers.aside(self.folder, discarded=True)
-        if aside.is_dir():  # a process of the same number was killed over it
-            shutil.rmtree(aside, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
             self.folder.rename(aside)  # first: another run could be renamed to a folder that is just being emptied
             shutil.rmtree(aside)
