@@ -14,6 +14,7 @@ import fcntl
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -30,6 +31,9 @@ from coachrl.jsonl import bounded_lines, left_out, writable_file
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
+
+_WAIT_S = 5.0
+_LOOK_EVERY_S = 0.01
 
 _Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -144,6 +148,7 @@ class Ledger:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._descriptor: int | None = None
+        self._waits_s = _WAIT_S
 
     def call(self, call: Call) -> None:
         messages = [{"role": message.role, "content": message.content} for message in call.messages]
@@ -171,24 +176,44 @@ class Ledger:
             self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         line = json.dumps({"kind": kind, **fields()}, allow_nan=False).encode() + b"\n"
         try:
-            with _alone(self._descriptor):
+            with self._alone(self._descriptor):
                 _write_line(self._descriptor, line)
         except OSError as error:
             error.filename = str(self.path)  # a write that fails for want of room names no file
             self.close()
             raise
 
+    @contextmanager
+    def _alone(self, descriptor: int) -> Iterator[None]:
+        """No other process writes to the file meanwhile: a line of megabytes is seen half there while it is written. A
+        run does not stand still for a lock that nobody lets go of: it is waited for once."""
+        if _is_locked(descriptor, self._waits_s):
+            self._waits_s = _WAIT_S
+        elif self._waits_s:
+            log.warning("%s: another process holds its lock, and is not waited for any longer", self.path)
+            self._waits_s = 0.0
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
 
-@contextmanager
-def _alone(descriptor: int) -> Iterator[None]:
-    """No other process writes to the file meanwhile: a line of megabytes is seen half there while it is written."""
-    with suppress(OSError):  # some file systems have no locks
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+def _is_locked(descriptor: int, most_s: float) -> bool:
+    """Whether the file's lock was had. Others hold it for a moment; but whoever may read the file may hold it for ever,
+    and so may a machine that is gone, on a disk that several share. Some file systems have no locks."""
+    ends = time.monotonic() + most_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= ends:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        except OSError:
+            return True
+        else:
+            return True
 
 
 def _write_line(descriptor: int, line: bytes) -> None:
