@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from coachrl.text import one_line
 
 _T = TypeVar("_T")
 _PIECE_BYTES = 65_536
+_LOOK_EVERY_S = 0.01  # whether a lock is free
 _ASIDE = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<pid>\d{1,7})", re.DOTALL)  # as `place_aside` names
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without them answer
 
@@ -61,16 +63,33 @@ def append_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 @contextlib.contextmanager
-def alone_with(descriptor: int) -> Iterator[None]:
+def alone_with(descriptor: int, most_s: float = math.inf) -> Iterator[bool]:
     """No other process is in such a block for the file, or the folder, meanwhile: a line of megabytes is seen half
-    there while it is written. On a file system without locks nobody waits."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    there while it is written. On a file system without locks nobody waits.
+
+    most_s: how long to wait for another process; whoever may read the file may hold its lock for ever, and so may a
+    machine that is gone, on a disk that several share. False where one still has it."""
+    is_alone = _is_locked(descriptor, most_s)
     try:
-        yield
+        yield is_alone
     finally:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _is_locked(descriptor: int, most_s: float) -> bool:
+    ends = time.monotonic() + most_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if most_s < math.inf else 0))
+        except BlockingIOError:
+            if time.monotonic() >= ends:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        except OSError:
+            return True
+        else:
+            return True
 
 
 def write_lines(descriptor: int, lines: bytes) -> None:

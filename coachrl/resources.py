@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from coachrl.errors import ConfigError
+
 _PACKAGE = Path(__file__).resolve().parent
 _OPEN_FILES = 1 << 14
 
@@ -46,10 +48,16 @@ def free_bytes(place: Path) -> int:
 
 
 def cache_folder() -> Path:
-    """Where made data sets and converted models are kept: $COACHRL_CACHE, or ~/.cache/coachrl. It may not exist."""
+    """Where made data sets and converted models are kept: $COACHRL_CACHE, or ~/.cache/coachrl. It may not exist. Raises
+    ConfigError where the user has no home, as a number without a name in a container."""
     named = os.environ.get("COACHRL_CACHE")
     # Path.expanduser() raises for a user that does not exist.
-    return Path(os.path.expanduser(named)) if named else Path.home() / ".cache" / "coachrl"  # noqa: PTH111
+    if named:
+        return Path(os.path.expanduser(named))  # noqa: PTH111
+    try:
+        return Path.home() / ".cache" / "coachrl"
+    except RuntimeError as error:
+        raise ConfigError(f"user {os.getuid()} has no home: set HOME, or COACHRL_CACHE to a folder") from error
 
 
 @contextmanager

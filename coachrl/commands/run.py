@@ -135,7 +135,7 @@ async def _train_locked(
 ) -> None:
     """again: as for `make_backend`. earlier: as for `asked_to_end`."""
     if resume:  # first: a whole one that a kill left without its name is the newest
-        checkpoints.drop_asides(run.folder / "checkpoints")
+        run.drop_left_checkpoints()
         own_file(run.ledger)  # before anything has it open
     checkpoint = run.checkpoint_to_resume() if resume else None
     first_step = step_of(checkpoint) + 1 if checkpoint is not None else 0
@@ -200,6 +200,8 @@ async def _train(
     earlier: int | None,
 ) -> None:
     """earlier: as for `asked_to_end`."""
+    if config.track:
+        display.on_phase("starting trackers", None)
     with open_trackers(config.track, run, config, first_step) as trackers:
         display.on_phase("asking the coach, loading the model", None)
         async with load_parts(config, ready, partial(make_backend, config, ready.policies, again)) as components:

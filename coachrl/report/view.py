@@ -1,4 +1,4 @@
-"""`coachrl view`: a run's report with every episode, served to this machine alone."""
+"""`coachrl view`: a run's report with every episode, served to this machine alone, to those who may read the run."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from coachrl.report.agents import agent_colors
 from coachrl.report.episodes import Shown, pages, read_shown
 from coachrl.report.page import environment, render
 from coachrl.report.rating import Rating
+from coachrl.report.readers import may_read, user_of
 from coachrl.runs.folder import Run
 from coachrl.text import one_line
 
@@ -98,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60  # seconds that a browser may be silent in the middle of a request
 
     def do_GET(self) -> None:
-        if not self._is_asked_by_name():
+        if not self._is_asked_by_a_reader():
             return
         try:
             page = self._page()
@@ -112,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """A person's score. Only the form of this server may send it: it holds the token."""
-        if not self._is_asked_by_name():
+        if not self._is_asked_by_a_reader():
             return
         length = self.headers.get("Content-Length", "")
         if self.path != "/rate" or not _LENGTH.fullmatch(length) or int(length) > _LONGEST_FORM:
@@ -142,13 +143,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def _is_asked_by_name(self) -> bool:
+    def _is_asked_by_a_reader(self) -> bool:
         # A page of another site may know this address by a name of its own (DNS rebinding): only ours is answered, at
         # whatever port, since a tunnel (ssh -L) has one of its own.
-        if _OWN_NAME.fullmatch(self.headers.get("Host", "")):
-            return True
-        self._refuse(HTTPStatus.FORBIDDEN, f"this server is asked as localhost or {HOST}")
-        return False
+        if not _OWN_NAME.fullmatch(self.headers.get("Host", "")):
+            self._refuse(HTTPStatus.FORBIDDEN, f"this server is asked as localhost or {HOST}")
+            return False
+        user = user_of(self.client_address, self.connection.getsockname())
+        if user is not None and not may_read(user, self.shown_run.folder):
+            self._refuse(HTTPStatus.FORBIDDEN, f"user {user} may not read the run's folder, and so not see it here")
+            return False
+        return True
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self.send_error(status, explain=one_line(why))

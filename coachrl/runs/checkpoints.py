@@ -159,20 +159,32 @@ def policies(folder: Path) -> list[Path]:
 
 def drop_asides(root: Path) -> None:
     """Remove what a process left under `root` that was killed while it wrote or removed a checkpoint. One that was
-    written to its end, and lacks its name alone, gets it."""
-    for left in root.glob(".resharded-*"):  # by a process of this machine; one that still loads keeps its own
+    written to its end, and lacks its name alone, gets it. Raises OSError where something could not be removed, as
+    another user's, once all else is done."""
+    failed: OSError | None = None
+    for left in [*root.glob(".resharded-*"), *root.glob(".step-*")]:
+        try:
+            _settle(left, root)
+        except OSError as error:
+            failed = error
+    if failed is not None:
+        raise failed
+
+
+def _settle(left: Path, root: Path) -> None:
+    if left.name.startswith(".resharded-"):  # by a process of this machine; one that still loads keeps its own
         number = left.suffix[1:]
         if number.isdecimal() and not process_runs(int(number)):
             _delete(left)
-    for left in root.glob(".step-*"):
-        final = root / left.stem[1:]
-        found = None if left.suffix == _REMOVED or final.exists() else inspect(left)
-        if found is None or (found.problem and found.is_known):
-            _delete(left)
-        elif found.problem:
-            log.warning("%s stays: it %s", left, found.problem)
-        else:
-            left.rename(final)
+        return
+    final = root / left.stem[1:]
+    found = None if left.suffix == _REMOVED or final.exists() else inspect(left)
+    if found is None or (found.problem and found.is_known):
+        _delete(left)
+    elif found.problem:
+        log.warning("%s stays: it %s", left, found.problem)
+    else:
+        left.rename(final)
 
 
 def remove(folder: Path) -> None:
@@ -217,17 +229,24 @@ def _seal_locked(folder: Path, how: int) -> Iterator[None]:
 
 
 def _delete(path: Path) -> None:
-    """Whatever somebody has put there; of a link, the link alone."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    """Whatever somebody has put there; of a link, the link alone. Raises OSError that names `path`."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except OSError as error:
+        error.filename = str(path)  # else it names a file in it, without its folder
+        raise
 
 
 def prune(root: Path, keep: int) -> list[Checkpoint]:
     """Remove what cannot be loaded, and all but the newest `keep` of the others. Returns what was removed. What cannot
     be read stays, with a warning: it may be whole; so does what somebody reads."""
-    drop_asides(root)
+    try:
+        drop_asides(root)
+    except OSError as error:
+        log.warning("%s stays, since it cannot be removed: %s", error.filename, error.strerror)
     found = [inspect(path, contents=True) for path in listed(root)]
     whole = [checkpoint for checkpoint in found if not checkpoint.problem]
     unknown = [checkpoint for checkpoint in found if not checkpoint.is_known]

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 LOCK = "train.lock"
 MOST_STEPS = 10**9  # no run has more, and charts are drawn in floats
 _EPISODE_FILE = re.compile(r"(step|eval)-[0-9]{1,10}")
-# What a run is made as, and what is left of one, have the process's number alone. One that cannot be made is discarded.
+# Of the threads of one process each sees what the one before has made. A run that cannot be made is discarded.
 _making = threading.RLock()
 
 
@@ -305,8 +305,6 @@ class Run:
             return
         places.point_back(self.folder, self._latest_before)
         aside = leftovers.aside(self.folder, discarded=True)
-        if aside.is_dir():  # a process of the same number was killed over it
-            shutil.rmtree(aside, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
             self.folder.rename(aside)  # first: another run could be renamed to a folder that is just being emptied
             shutil.rmtree(aside)
@@ -322,7 +320,7 @@ class Run:
                 raise ConfigError(f"{place} is no folder that this user may write to")
         for written_to in (self.folder, self.folder / "episodes", self.folder / "coach"):
             drop_asides(written_to)
-        checkpoints.drop_asides(self.folder / "checkpoints")
+        self.drop_left_checkpoints()
         drop_torn_line(self.folder / "metrics.jsonl")
         found = self.metrics()
         kept = [record for record in found if self._step_of(record) <= step]
@@ -367,10 +365,20 @@ class Run:
     def tidy_checkpoints(self, keep: int) -> None:
         """Remove all but the newest `keep`, and what a process left that was killed while it wrote or removed one. What
         cannot be removed costs its room on the disk, not the run; what somebody reads is removed the next time."""
-        try:
-            checkpoints.drop_asides(self.folder / "checkpoints")
-            for old in self.checkpoints()[:-keep]:
+        self.drop_left_checkpoints()
+        for old in self.checkpoints()[:-keep]:
+            with self._staying():
                 checkpoints.remove_unread(old)
+
+    def drop_left_checkpoints(self) -> None:
+        """`checkpoints.drop_asides`, where what cannot be removed is warned of once."""
+        with self._staying():
+            checkpoints.drop_asides(self.folder / "checkpoints")
+
+    @contextmanager
+    def _staying(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             self.warn(f"an old checkpoint stays, since it cannot be removed: {error.filename}: {error.strerror}")
 

@@ -125,7 +125,7 @@ def adding_labels(run: Run) -> Iterator[Callable[[Sequence[Label]], None]]:
 def _alone_with(path: Path) -> Iterator[int]:
     """The file, made where there is none, with its own lock; a file system without locks still appends each write
     whole."""
-    descriptor = os.open(writable_file(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(writable_file(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         with alone_with(descriptor):
             yield descriptor

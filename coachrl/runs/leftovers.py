@@ -9,17 +9,19 @@ import shutil
 import time
 from pathlib import Path
 
+from coachrl.jsonl import place_aside
 from coachrl.resources import process_runs
 
 PARTS = ("episodes", "coach", "checkpoints")
 FILES = ("config.yaml", "versions.json")
-_NAME = re.compile(r"\.(?P<run>.+)\.(?P<pid>\d{1,10})(?P<discarded>\.discarded)?")
-_OLD_S = 60.0  # on a disk that machines share, a process of another one may be making it
+_NAME = re.compile(r"\.(?P<run>.+?)(\.[0-9a-f]{8})?\.(?P<pid>\d{1,10})(?P<discarded>\.discarded)?")
+_OLD_S = 60.0  # on a disk that machines or containers share, a process of another one may be making it
 
 
 def aside(folder: Path, discarded: bool = False) -> Path:
-    """Where this process makes the run `folder`, or puts it to be removed."""
-    return folder.with_name(f".{folder.name}.{os.getpid()}{'.discarded' if discarded else ''}")
+    """Where this process makes the run `folder`, or puts it to be removed: a name that no other has, since processes of
+    two containers have the same numbers."""
+    return folder.with_name(f"{place_aside(folder).name}{'.discarded' if discarded else ''}")
 
 
 def drop(out: Path) -> None:
@@ -34,9 +36,8 @@ def drop(out: Path) -> None:
 
 def _is_over(left: Path, match: re.Match[str]) -> bool:
     pid = int(match["pid"])
-    if pid == os.getpid():  # a container gives its processes the same numbers each time
-        return not match["discarded"]  # which another thread may be removing
-    return not process_runs(pid) and time.time() - left.lstat().st_mtime > _OLD_S
+    runs = pid != os.getpid() and process_runs(pid)  # a container gives its processes the same numbers each time
+    return not runs and time.time() - left.lstat().st_mtime > _OLD_S
 
 
 def _remove(left: Path, match: re.Match[str]) -> None:

@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # what file systems without flock answer
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_MOMENT_S = 0.05
 _held: set[int] = set()  # descriptors of this process
 
 
@@ -85,26 +87,37 @@ def _say_who(descriptor: int, path: Path, doing: str) -> None:
 def _acquire(path: Path, of: Path) -> int:
     """A locked descriptor of `path`, which keeps others from `of`. Raises ConfigError."""
     while True:
-        try:
-            # What a link leads to may be anything, and who holds the lock writes into it.
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            if path.is_symlink():
-                raise ConfigError(f"{path} is a link, where a lock is needed: remove it and try again") from error
-            raise ConfigError(f"{path.parent} cannot be written: {error.strerror}{_held_by(path)}") from error
+        descriptor, is_ours = _opened(path)
         try:
             _check_plain(descriptor, path)
             _lock(descriptor, path, of)
             if _is_at(descriptor, path):
-                if os.fstat(descriptor).st_nlink <= 1:
+                if is_ours and os.fstat(descriptor).st_nlink <= 1:
                     return descriptor
-                path.unlink()  # a copy made of hard links has it, too: each gets a lock of its own
+                # A copy made of hard links has it, too, or another user's umask keeps it from us: a new one is made.
+                path.unlink()
         except BaseException as error:
             os.close(descriptor)
             if isinstance(error, OSError):
                 raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
             raise
         os.close(descriptor)  # or its owner removed it while it was being opened
+
+
+def _opened(path: Path) -> tuple[int, bool]:
+    """A descriptor of `path`, and whether it may be written to: one that a process of another user left may not, and
+    can be replaced where the folder is a group's. Raises ConfigError."""
+    # What a link leads to may be anything, and who holds the lock writes into it.
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666), True
+    except OSError as error:
+        if path.is_symlink():
+            raise ConfigError(f"{path} is a link, where a lock is needed: remove it and try again") from error
+        if isinstance(error, PermissionError) and os.access(path.parent, os.W_OK | os.X_OK):
+            with suppress(OSError):
+                return os.open(path, flags | os.O_RDONLY | os.O_NONBLOCK), False
+        raise ConfigError(f"{path.parent} cannot be written: {error.strerror}{_held_by(path)}") from error
 
 
 def _check_plain(descriptor: int, path: Path) -> None:
@@ -116,7 +129,7 @@ def _check_plain(descriptor: int, path: Path) -> None:
 def _lock(descriptor: int, path: Path, of: Path) -> None:
     left = _read_owner(descriptor)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(descriptor)
     except BlockingIOError:
         raise ConfigError(_refusal(path, of, left)) from None
     except OSError as error:
@@ -132,6 +145,15 @@ def _lock(descriptor: int, path: Path, of: Path) -> None:
         )
     if left is not None:
         log.warning("%s was left by %s, which is gone; going on", path, left)
+
+
+def _take(descriptor: int) -> None:
+    """Raises BlockingIOError where another process holds the lock, and OSError where there are none."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_MOMENT_S)  # who only looks whether it is held has it for a moment
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _may_hold(owner: Owner, descriptor: int) -> bool:
@@ -153,31 +175,40 @@ def _refusal(path: Path, of: Path, owner: Owner | None) -> str:
     if owner is None:  # it has locked the file, and not yet said who it is
         return f"{of} is in use by another process; wait until it ends"
     if owner.is_here and not process_runs(owner.pid):
-        return f"{of} is in use: {owner} is gone, but a process that it started still holds {path}; end that"
+        holds = f"a process that it started, or one of another container, still holds {path}"
+        return f"{of} is in use: {owner} is not to be seen here, but {holds}; end that, or wait until it ends"
     return f"{of} is in use by {owner}; wait until it ends, or end it"
 
 
 def in_use_by(path: Path) -> Owner | None:
     """Whose lock the file `path` is, without asking for it: None where nobody's, or that of a process of this machine
     which is gone."""
-    owner = _owner_in(path)
-    return None if owner is None or (owner.is_here and not process_runs(owner.pid)) else owner
-
-
-def _held_by(path: Path) -> str:
-    """'; in use by …' where the lock file can at least be read."""
-    owner = _owner_in(path)
-    return f"; in use by {owner}" if owner is not None else ""
-
-
-def _owner_in(path: Path) -> Owner | None:
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            return _read_owner(descriptor)
+            owner = _read_owner(descriptor)
+            return None if owner is None or (owner.is_here and not _is_held(descriptor, owner)) else owner
         finally:
             os.close(descriptor)
     return None
+
+
+def _is_held(descriptor: int, owner: Owner) -> bool:
+    """Whether somebody of this machine holds the lock. Numbers of processes do not tell: in a container another one has
+    the owner's after a restart, and the owner in another container has none here."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # until the descriptor is closed
+    except BlockingIOError:
+        return True
+    except OSError:
+        return process_runs(owner.pid)
+    return False
+
+
+def _held_by(path: Path) -> str:
+    """'; in use by …' where the lock file can at least be read, and its owner is not known to be gone."""
+    owner = in_use_by(path)
+    return f"; in use by {owner}" if owner is not None else ""
 
 
 def _read_owner(descriptor: int) -> Owner | None:

@@ -9,6 +9,8 @@ import logging
 import os
 from pathlib import Path
 
+from coachrl.jsonl import place_aside
+
 log = logging.getLogger(__name__)
 
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
@@ -58,12 +60,13 @@ def point_back(folder: Path, before: Path | None) -> None:
 
 def _link(latest: Path, run: Path) -> bool:
     """Whether `latest` could be made to point to the run: it is moved at once, whoever else moves it."""
-    aside = latest.with_name(f".{latest.name}.{os.getpid()}")
+    aside = place_aside(latest)
     try:
-        aside.unlink(missing_ok=True)
         aside.symlink_to(run)
         aside.replace(latest)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
         log.warning("runs/latest was not moved: %s", error)
         return False
     return True

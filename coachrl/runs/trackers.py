@@ -1,6 +1,7 @@
 """Copies of a run's metrics for the trackers that people already use. `metrics.jsonl` is the record; these are views.
 
-Each tracker is an optional package. A run that is resumed goes on under the same name.
+Each tracker is an optional package. A run that is resumed goes on under the same name. Those that may have a server are
+called in threads of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -23,6 +25,7 @@ from coachrl.errors import ConfigError, lacking
 from coachrl.jsonl import write_aside
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
+from coachrl.runs.tracker_thread import InThread
 from coachrl.text import brief, one_line, said
 from coachrl.types import Episode
 
@@ -149,6 +152,7 @@ TRACKERS: dict[str, MakeTracker] = {
     "mlflow": MLflow,
     "trackio": Trackio,
 }
+_WITH_SERVERS = ("wandb", "mlflow", "trackio")
 
 
 class Trackers:
@@ -224,6 +228,8 @@ def open_trackers(names: Sequence[str], run: Run, config: RunConfig, first_step:
 def _start(name: str, run: Run, config: RunConfig, first_step: int) -> Tracker:
     make = TRACKERS[name] if name in TRACKERS else _own(name)
     try:
+        if name in _WITH_SERVERS:
+            return InThread(name, partial(make, run, config, first_step))
         return make(run, config, first_step)
     except ConfigError:
         raise

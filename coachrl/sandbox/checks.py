@@ -103,7 +103,8 @@ def _hidden_paths() -> list[str]:
 
 
 def _home_entries() -> list[str]:
-    home, python = Path.home().resolve(), Path(sys.base_prefix).resolve()
+    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111  Path.home() raises where there is none
+    python = Path(sys.base_prefix).resolve()
     if home == Path("/") or not os.access(home, os.R_OK | os.X_OK):
         return []
     # An interpreter that lives in the home folder is shown; the rest of that folder is not.

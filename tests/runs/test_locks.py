@@ -20,7 +20,7 @@ from tiny_models import write_tiny_model
 
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import LOCK, Run
-from coachrl.runs.locks import locked
+from coachrl.runs.locks import in_use_by, locked
 
 HOLD = """
 import multiprocessing, subprocess, sys, time
@@ -301,11 +301,13 @@ def test_a_disk_that_fails_over_a_lock_is_named_with_the_file(tmp_path, monkeypa
         locked(tmp_path / LOCK, "training").__enter__()
 
 
-def test_a_lock_that_an_owners_child_still_holds_says_that_the_owner_is_gone(tmp_path):
+def test_a_lock_that_an_owners_child_or_another_container_still_holds_says_that_the_owner_is_not_seen(tmp_path):
     owner_file(tmp_path / LOCK, pid=gone_pid())
     with (tmp_path / LOCK).open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match=r"is gone, but a process that it started still holds .*lock; end that$"):
+        with pytest.raises(
+            ConfigError, match=r"is not to be seen here, but .* another container, still holds .*lock; end"
+        ):
             locked(tmp_path / LOCK, "training").__enter__()
         owner_file(tmp_path / LOCK, pid=gone_pid(), host="elsewhere")
         with pytest.raises(ConfigError, match=r"is in use by process .* on elsewhere, .*; wait until it ends, or end"):
@@ -313,3 +315,26 @@ def test_a_lock_that_an_owners_child_still_holds_says_that_the_owner_is_gone(tmp
         (tmp_path / LOCK).write_text("")
         with pytest.raises(ConfigError, match=r"is in use by another process; wait until it ends$"):
             locked(tmp_path / LOCK, "training").__enter__()
+
+
+def test_a_lock_is_in_use_while_it_is_held_whatever_process_has_its_owners_number(tmp_path):
+    """In a container the number of one that was killed is another's after a restart, and one of another container has
+    none here."""
+    owner_file(tmp_path / LOCK, pid=os.getppid())
+    assert in_use_by(tmp_path / LOCK) is None
+    owner_file(tmp_path / LOCK, pid=gone_pid())
+    with (tmp_path / LOCK).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert in_use_by(tmp_path / LOCK).user == "ann"
+
+
+def test_who_only_looks_at_a_lock_keeps_nobody_from_taking_it(tmp_path, monkeypatch):
+    def let_go(seconds):
+        looking.close()
+
+    owner_file(tmp_path / LOCK, pid=gone_pid())
+    looking = (tmp_path / LOCK).open()
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr("coachrl.runs.locks.time.sleep", let_go)
+    with locked(tmp_path / LOCK, "training"):
+        assert in_use_by(tmp_path / LOCK).pid == os.getpid()

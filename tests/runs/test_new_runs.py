@@ -12,7 +12,7 @@ from full_disk import room_for
 
 from coachrl.config import RunConfig, load_config
 from coachrl.errors import ConfigError
-from coachrl.runs import leftovers, places
+from coachrl.runs import folder, leftovers, places
 from coachrl.runs.folder import Run
 
 
@@ -34,7 +34,7 @@ def test_a_folder_that_is_called_latest_stays_and_the_run_begins_without_the_lin
     [told] = [record.getMessage() for record in caplog.records]
     assert told.startswith("runs/latest was not moved: ")
     make_run(tmp_path, "two")
-    assert {path.name for path in (tmp_path / "runs").glob(".latest.*")} <= {f".latest.{os.getpid()}"}
+    assert not list((tmp_path / "runs").glob(".latest.*"))
 
 
 def test_an_interrupt_while_the_folder_is_made_leaves_nothing(tmp_path, monkeypatch):
@@ -54,7 +54,8 @@ def killed_while_it_makes_a_run(tmp_path, monkeypatch):
         make_run(tmp_path)
     os.waitpid(pid, 0)
     monkeypatch.undo()
-    return tmp_path / "runs" / f".one.{pid}", pid
+    [left] = (tmp_path / "runs").glob(f".one.*.{pid}")
+    return left, pid
 
 
 def test_what_a_process_left_that_was_killed_while_it_made_a_run_goes_with_a_later_start(tmp_path, monkeypatch):
@@ -73,9 +74,31 @@ def test_what_a_process_left_that_was_killed_while_it_made_a_run_goes_with_a_lat
 
 def test_a_process_of_the_same_number_makes_the_run_that_another_was_killed_over(tmp_path, monkeypatch):
     left, pid = killed_while_it_makes_a_run(tmp_path, monkeypatch)
-    monkeypatch.setattr("os.getpid", lambda: pid)
+    monkeypatch.setattr("os.getpid", lambda: pid)  # as in a container
     make_run(tmp_path)
-    assert sorted(path.name for path in left.parent.iterdir()) == ["latest", "one"]
+    assert left.is_dir()  # another container's process might be making it
+    os.utime(left, (1, 1))
+    make_run(tmp_path, "two")
+    assert sorted(path.name for path in left.parent.iterdir()) == ["latest", "one", "two"]
+
+
+def test_processes_of_one_number_that_make_runs_at_once_leave_each_others_alone(tmp_path, monkeypatch):
+    """As in two containers over one folder: here one's folder is made while the other's is."""
+    monkeypatch.setattr("coachrl.runs.folder.time.strftime", lambda form: "now")
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    config, others, real = RunConfig(out=tmp_path), [], folder.versions
+
+    def meanwhile():
+        if not others:
+            others.append(None)
+            others.append(Run._create(config))
+        return real()
+
+    monkeypatch.setattr(folder, "versions", meanwhile)
+    mine = Run.create(config)
+    assert [run.folder.name for run in (others[1], mine)] == ["mathchat-now", "mathchat-now-2"]
+    for run in (others[1], mine):
+        assert {path.name for path in run.folder.iterdir()} == {*leftovers.PARTS, *leftovers.FILES}
 
 
 def test_what_no_run_has_left_stays(tmp_path, monkeypatch):

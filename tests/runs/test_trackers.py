@@ -229,14 +229,14 @@ def test_a_tracker_that_breaks_is_left_out_and_the_others_go_on(run, monkeypatch
         def close(self):
             raise AssertionError("a tracker that was left out is not touched again")
 
-    monkeypatch.setitem(TRACKERS, "wandb", Broken)
+    monkeypatch.setitem(TRACKERS, "broken", Broken)
     with (
         caplog.at_level(logging.WARNING),
-        open_trackers(["wandb", "tensorboard"], run, run.config(), 0) as trackers,
+        open_trackers(["broken", "tensorboard"], run, run.config(), 0) as trackers,
     ):
         for line in LINES:
             trackers.on_metrics(line)
-    assert [record.message for record in caplog.records] == [f"tracker wandb is left out from now on: {said}"]
+    assert [record.message for record in caplog.records] == [f"tracker broken is left out from now on: {said}"]
     assert len(events(run.folder / "tensorboard")) == 4
 
 

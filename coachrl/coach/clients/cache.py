@@ -77,6 +77,8 @@ class ReplyCache:
             path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
                 regular_file(path)  # SQLite would wait for a writer of a named pipe
+            if not path.exists():
+                path.touch()  # by the umask: SQLite makes files for their owner alone to write to
             self._connection = _open(path)
         except _UNUSABLE as error:
             raise _unusable(path, error) from error

@@ -29,6 +29,8 @@ from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
 
+_WAIT_S = 5.0  # for another process's lock
+
 _Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -142,6 +144,7 @@ class Ledger:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._descriptor: int | None = None
+        self._waits_s = _WAIT_S
 
     def call(self, call: Call) -> None:
         messages = [{"role": message.role, "content": message.content} for message in call.messages]
@@ -166,10 +169,14 @@ class Ledger:
             return
         if self._descriptor is None:
             self.path.parent.mkdir(exist_ok=True)  # and not the run's: one that was moved away is missed
-            self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            self._descriptor = os.open(writable_file(self.path), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         line = json.dumps({"kind": kind, **fields()}, allow_nan=False).encode() + b"\n"
         try:
-            with alone_with(self._descriptor):
+            # A run does not stand still for a lock that nobody lets go of: it is waited for once.
+            with alone_with(self._descriptor, self._waits_s) as is_alone:
+                if not is_alone and self._waits_s:
+                    log.warning("%s: another process holds its lock, and is not waited for any longer", self.path)
+                self._waits_s = _WAIT_S if is_alone else 0.0
                 write_lines(self._descriptor, line)
         except OSError as error:
             error.filename = str(self.path)  # a write that fails for lack of room names no file

@@ -161,6 +161,24 @@ def test_a_line_waits_for_one_that_another_process_writes(tmp_path: Path) -> Non
     assert [line["after_step"] for line in read_ledger(ledger.path)] == [1, 5, 2]
 
 
+def test_a_lock_that_nobody_lets_go_of_holds_up_a_run_once_and_for_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("coachrl.coach.clients.ledger._WAIT_S", 0.01)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.resumed(1)
+    with (tmp_path / "ledger.jsonl").open() as held:  # as whoever may read it can
+        fcntl.flock(held, fcntl.LOCK_EX)
+        writing = threading.Thread(target=lambda: [ledger.resumed(step) for step in (2, 3)], daemon=True)
+        writing.start()
+        writing.join(30)
+        assert [line["after_step"] for line in read_ledger(tmp_path / "ledger.jsonl")] == [1, 2, 3]
+    assert len(caplog.records) == 1 and "another process holds its lock" in caplog.text
+    ledger.resumed(4)
+    assert ledger._waits_s == 0.01  # whoever writes for a moment is waited for again
+    ledger.close()
+
+
 def test_a_ledger_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COACHRL_MAX_FILE_MB", "1")
     path = tmp_path / "ledger.jsonl"

@@ -1,0 +1,99 @@
+"""A tracker in a thread of its own: a server that hangs, or is away, holds up no step of a run."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Protocol
+
+from coachrl.text import said
+
+log = logging.getLogger(__name__)
+
+_Line = tuple[int, Mapping[str, float]]
+_TRIES = 10  # in a row; MLflow tries for minutes, each time
+_LAST_WORDS_S = 60.0
+
+
+class _Tracker(Protocol):
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class InThread:
+    """A tracker that is made and called in one thread: MLflow and trackio know their run by the thread. A line that it
+    does not take is kept, and tried again with the next one; after several in a row it is left out, with a warning.
+
+    Raises what `make` raises."""
+
+    def __init__(self, name: str, make: Callable[[], _Tracker]) -> None:
+        self._name = name
+        self._lines = queue.SimpleQueue[_Line | None]()
+        made = Future[None]()
+        self._thread = threading.Thread(
+            target=self._live, args=(make, made), name=f"coachrl tracker {name}", daemon=True
+        )
+        self._thread.start()
+        try:
+            made.result()
+        except BaseException:  # a Ctrl-C, too: what is made all the same is closed
+            self._lines.put(None)
+            raise
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._lines.put((step, metrics))
+
+    def close(self) -> None:
+        """Returns once the tracker has taken everything, or after a minute."""
+        self._lines.put(None)
+        self._thread.join(_LAST_WORDS_S)
+        if self._thread.is_alive():
+            log.warning(
+                "tracker %s does not answer, and may lack the last steps: metrics.jsonl has all of them", self._name
+            )
+
+    def _live(self, make: Callable[[], _Tracker], made: Future[None]) -> None:
+        try:
+            tracker = make()
+        except BaseException as error:  # noqa: BLE001  raised where it is waited for
+            made.set_exception(error)
+            return
+        made.set_result(None)
+        waiting, failed, line = deque[_Line](), 0, self._lines.get()
+        while line is not None:
+            waiting.append(line)
+            failed = self._hand_over(tracker, waiting, failed) if failed < _TRIES else failed
+            line = self._lines.get()
+        try:
+            if failed < _TRIES:
+                self._hand_over(tracker, waiting, failed)
+            tracker.close()
+        except BaseException as error:  # noqa: BLE001  as below
+            log.warning("tracker %s did not end well: %s", self._name, _said(error))
+
+    def _hand_over(self, tracker: _Tracker, waiting: deque[_Line], failed: int) -> int:
+        """How often in a row it has failed by now, with `failed` times before."""
+        while waiting:
+            try:
+                tracker.log(*waiting[0])
+            except BaseException as error:  # noqa: BLE001  the boundary to others' code, which may raise anything
+                if failed + 1 >= _TRIES:
+                    log.warning("tracker %s is left out from now on: %s", self._name, _said(error))
+                elif failed == 0:
+                    again = "it is tried again with the next one"
+                    log.warning(
+                        "tracker %s has not taken step %d, %s: %s", self._name, waiting[0][0], again, _said(error)
+                    )
+                return failed + 1
+            waiting.popleft()
+            failed = 0
+        return 0
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(said(error).split()) or type(error).__name__
