@@ -242,6 +242,8 @@ def check_place(path: Path, option: str = "") -> None:
         raise ConfigError(f"{option}{path}: there is no folder {path.parent}")
     if path.is_dir():
         raise ConfigError(f"{option}{path} is a folder: name a file")
+    if path.exists() and not path.is_file():  # a device, such as /dev/stdout, would be replaced
+        raise ConfigError(f"{option}{path} is no plain file: name one")
     if path.suffix == ".gz":  # who reads it would unpack it
         raise ConfigError(f"{option}{path}: files are written as they are, not packed: leave out .gz")
     if not os.access(path.parent, os.W_OK | os.X_OK):

@@ -29,22 +29,23 @@ def machine_mb() -> int:
 
 
 def machine_cpus(tree: Path = _TREE, own: Path = _OWN) -> int:
-    """Processors that this process may run on, or as many as the quotas of its control groups are worth, rounded up."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min([there, *(math.ceil(quota) for quota in map(_quota, _groups("cpu", tree, own)) if quota)])
+    """Processors of this machine, of its control groups' sets, or as many as their quotas are worth, rounded up."""
+    # Not by the affinity of a thread: OpenMP may have pinned it to one processor, and the others to others.
+    quotas = [math.ceil(quota) for quota in map(_quota, _groups("cpu", tree, own)) if quota]
+    sets = [_members(folder) for folder in _groups("cpuset", tree, own)]
+    return min([os.cpu_count() or 1, *quotas, *filter(None, sets)])
 
 
 def _groups(controller: str, tree: Path, own: Path) -> Iterator[Path]:
     """The control groups that this process is in, the innermost first. In a container the outer ones cannot be seen,
     and its own lies at the top of the tree."""
     try:
-        lines = own.read_text().splitlines()
+        lines = own.read_text(errors="replace").splitlines()
     except OSError:  # another system
         return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1):
+        if (controllers and controller not in controllers.split(",")) or ".." in path.split("/"):
+            continue  # what lies outside of the tree that is seen here cannot be read
         for root in (tree / controllers, tree / controller) if controllers else (tree,):
             place = root / path.strip("/")
             yield from (folder for folder in (place, *place.parents) if folder.is_relative_to(root))
@@ -60,6 +61,16 @@ def _quota(folder: Path) -> float | None:
     except ValueError:  # "max", or no such file
         return None
     return quota / period if quota > 0 < period else None
+
+
+def _members(folder: Path) -> int:
+    """Of a set of processors ("0-3,8"); 0 without one."""
+    words = (_text(folder / name).strip() for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"))
+    ranges = [part.partition("-")[::2] for part in next(filter(None, words), "").split(",") if part]
+    try:
+        return sum(int(last or first) - int(first) + 1 for first, last in ranges)
+    except ValueError:
+        return 0
 
 
 def _number(file: Path) -> int | None:

@@ -11,7 +11,7 @@ GIB = 1 << 30
 def _machine(monkeypatch):
     """Of 64 GiB and 16 processors."""
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 64 * GIB // 4096, "SC_PAGE_SIZE": 4096}.__getitem__)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
 
 
 def control_groups(folder, own, files):
@@ -36,7 +36,8 @@ def control_groups(folder, own, files):
         (["9:memory:/"], {"memory/memory.limit_in_bytes": 9223372036854771712}, 64),  # as it says that there is none
         (["0::/"], {"memory.max": 128 * GIB}, 64),  # more than there is
         (["4:cpu:/x"], {"cpu/x/memory.limit_in_bytes": GIB}, 64),  # another controller's
-        (["0::/../../else"], {"memory.max": 3 * GIB}, 3),
+        (["0::/../../else"], {"memory.max": 3 * GIB}, 64),  # outside of what is seen here
+        (["no groups", "0::/"], {"memory.max": 5 * GIB}, 5),
         (["0::/"], {"memory.max": "words"}, 64),
     ],
 )
@@ -58,6 +59,11 @@ def test_memory_is_what_a_container_or_job_may_take(tmp_path, own, files, gib):
         (["3:cpu,cpuacct:/"], {"cpu/cpu.cfs_quota_us": 300000, "cpu/cpu.cfs_period_us": 100000}, 3),
         (["3:cpu:/"], {"cpu/cpu.cfs_quota_us": -1, "cpu/cpu.cfs_period_us": 100000}, 16),
         (["0::/"], {"cpu.max": ""}, 16),
+        (["0::/"], {"cpuset.cpus.effective": "0-3,8,10-11"}, 7),  # docker run --cpuset-cpus, or Slurm
+        (["0::/job"], {"job/cpuset.cpus": "", "cpuset.cpus.effective": "4"}, 1),
+        (["0::/"], {"cpuset.cpus.effective": "0-31", "cpu.max": "max 100000"}, 16),
+        (["2:cpuset:/x", "0::/"], {"cpuset/x/cpuset.effective_cpus": "0-1", "cpuset/x/cpuset.cpus": "0-63"}, 2),
+        (["0::/"], {"cpuset.cpus.effective": "words"}, 16),
     ],
 )
 def test_processors_are_those_that_a_quota_is_worth(tmp_path, own, files, cpus):

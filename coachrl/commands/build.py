@@ -17,7 +17,7 @@ from coachrl.coach.build import make_client_factory, make_coach, make_retrospect
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PolicyConfig, RunConfig
-from coachrl.errors import ConfigError, PackageMissing, lacking
+from coachrl.errors import CheckpointError, ConfigError, PackageMissing, lacking
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.defaults import check_source
@@ -220,18 +220,20 @@ def load_generators(
     config: RunConfig, policies: Iterable[str], checkpoint: Path | None, in_process: bool = False
 ) -> Backend:
     """The run's backend with policies that only generate: no trainer, no optimizer. They have the weights of a
-    checkpoint; those that were not trained, and all without one, their initial ones.
+    checkpoint; those that were not trained, and all without one, their initial ones. Adapters that are saved alone come
+    by the trainers that have made them.
 
     in_process: without a cluster. A run that vLLM played is then played by vLLM's engine where that is installed, else
     by the embedded one. Raises PolicyError and CheckpointError, and what `make_backend` raises of engines."""
     models: dict[str, str | Path] = {policy: config.initial_model(policy) for policy in policies}
-    saved = {} if checkpoint is None else {place.name: place for place in checkpoints.policies(checkpoint)}
-    # What reads the distributed backend's optimizer is not here: its adapters are models like others.
-    by_openrlhf = config.backend == "openrlhf"
-    whole = {name: place for name, place in saved.items() if by_openrlhf or (place / checkpoints.MODEL).is_file()}
-    adapted = {policy: policy in saved and policy not in whole for policy in models}  # loaded as if to be trained
-    models |= {policy: place for policy, place in whole.items() if policy in models}
-    if by_openrlhf and not in_process:
+    saved = {} if checkpoint is None else _saved(config, models, checkpoint)
+    in_cluster = config.backend == "openrlhf" and not in_process
+    # What reads the distributed backend's optimizer is not in this process: its adapters are models like others.
+    merges = config.backend == "openrlhf" and in_process
+    whole = {name: place for name, place in saved.items() if merges or (place / checkpoints.MODEL).is_file()}
+    adapted = {policy: policy in saved and policy not in whole for policy in models}
+    models |= whole
+    if in_cluster:
         backend: Backend = import_backend("openrlhf").OpenRLHFBackend(models, config, adapted)
     else:
         by_vllm = config.backend != "torch" and (not in_process or importlib.util.find_spec("vllm") is not None)
@@ -243,6 +245,15 @@ def load_generators(
             backend.close()
             raise
     return backend
+
+
+def _saved(config: RunConfig, policies: Iterable[str], checkpoint: Path) -> dict[str, Path]:
+    """Policy -> its folder in the checkpoint. Raises CheckpointError where one that is trained has none."""
+    saved = {place.name: place for place in checkpoints.policies(checkpoint)}
+    trained = [policy for policy in policies if config.policies.get(policy, PolicyConfig()).trainable]
+    if missing := [policy for policy in trained if policy not in saved]:
+        raise CheckpointError(f"checkpoint {checkpoint}: nothing was saved there for policy {', '.join(missing)}")
+    return {policy: saved[policy] for policy in policies if policy in saved}
 
 
 def initial_models(config: RunConfig, policies: Iterable[str], fetch: bool) -> dict[str, tuple[str, Path]]:

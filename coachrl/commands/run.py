@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from coachrl.errors import (
     ProcessLost,
 )
 from coachrl.files import whole_text
-from coachrl.jsonl import check_place, json_line, own_file, write_aside
+from coachrl.jsonl import check_place, json_line, own_file, writable_file, write_aside
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
 from coachrl.runs.beginning import (
@@ -271,10 +271,10 @@ async def evaluate_run(
     are kept beside it as they are drawn, so that the same evaluation, begun again after a kill, draws the rest.
 
     swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
-    stays = "nothing is kept; with --episodes FILE, replies are"
     if episodes_file is not None:
         check_place(episodes_file, "--episodes ")
-        stays = "the replies that were drawn are kept: the same command goes on from there"
+    kept = _place_of_replies(config, episodes_file)
+    stays = "nothing is kept" if kept is None else "the replies so far are kept: the same command goes on from there"
     with (
         run.last_checkpoint_kept() if run is not None else nullcontext() as checkpoint,
         Display(console) as display,
@@ -289,9 +289,10 @@ async def evaluate_run(
             if swap_policies is not None:
                 components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
             display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
-            replies = _kept_replies(config, components, checkpoint, episodes_file)
+            settings = _drawn_with(config, components, checkpoint) if kept is not None else ""
+            replies = KeptReplies(components.backend, kept, settings)
             if replies.on_disk:
-                console.print(f"{replies.on_disk} replies were drawn before a kill, and are not drawn again")
+                console.print(f"{replies.on_disk} replies are on disk from before: those of this evaluation are taken")
             context = RolloutContext(
                 pipeline=components.pipeline,
                 backend=replies,
@@ -314,21 +315,28 @@ async def evaluate_run(
             unwritten = ConfigError(f"--episodes {episodes_file} cannot be written: {error.strerror}")
             unwritten.add_note(f"what was measured: {json_line(metrics).strip()}")  # it may have taken hours
             raise unwritten from error
-        replies.put_aside()()
+        with suppress(OSError):
+            replies.put_aside()()
     return metrics
 
 
-def _kept_replies(
-    config: RunConfig, components: RunComponents, checkpoint: Path | None, episodes_file: Path | None
-) -> KeptReplies:
-    """Beside the file of episodes, and of no use to an evaluation of other weights."""
-    if episodes_file is None:
-        return KeptReplies(components.backend, None, "")
+def _place_of_replies(config: RunConfig, episodes_file: Path | None) -> Path | None:
+    """Beside the file of episodes; None where replies do not come by this process. Raises ConfigError for a place where
+    nothing can be kept."""
+    if episodes_file is None or config.rollout.processes:
+        return None
+    place = episodes_file.with_name(f".{episodes_file.name}.replies")
+    check_place(place, "--episodes ")
+    return writable_file(place)
+
+
+def _drawn_with(config: RunConfig, components: RunComponents, checkpoint: Path | None) -> str:
+    """All that replies depend on, but for the prompts and how they are drawn."""
+    engine = {"torch": None, "vllm": config.vllm, "openrlhf": config.openrlhf}[config.backend]
+    sections = [section.model_dump(mode="json") for section in (config.torch, engine) if section is not None]
     models = records(initial_models(config, components.policies, fetch=True))
     sealed = "" if checkpoint is None else whole_text(checkpoint / checkpoints.SEAL)
-    settings = [config.backend, config.torch.model_dump(mode="json"), models, sealed]
-    place = episodes_file.with_name(f".{episodes_file.name}.replies")
-    return KeptReplies(components.backend, place, json.dumps(settings, sort_keys=True))
+    return json.dumps([config.backend, sections, models, sealed], sort_keys=True)
 
 
 def warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -> None:

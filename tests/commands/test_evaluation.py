@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from tiny_models import write_tiny_model
 from coachrl.commands import run as commands
 from coachrl.commands.run import evaluate_run
 from coachrl.config import load_config
+from coachrl.errors import ConfigError
 
 SETTINGS = {
     "model": "tiny-random",
@@ -51,7 +53,7 @@ def test_what_was_drawn_before_a_kill_is_not_drawn_again(tmp_path, monkeypatch):
     console = Console(file=io.StringIO())
     again, metrics = measured(file, console)
     assert again == whole and metrics["time/eval_tokens_per_s"] == 0
-    assert "12 replies were drawn before a kill" in console.file.getvalue()
+    assert "12 replies are on disk from before" in console.file.getvalue()
     without_times = [[line.partition('"wall_s"')[0] for line in one.open()] for one in (file, tmp_path / "whole.jsonl")]
     assert without_times[0] == without_times[1] and len(without_times[0]) == 3
     assert sorted(place.name for place in tmp_path.iterdir()) == ["eval.jsonl", "whole.jsonl"]
@@ -89,3 +91,11 @@ def test_nor_those_of_other_weights_under_the_same_name(tmp_path, monkeypatch):
     again, metrics = measured(file, model=models[0])
     assert metrics["time/eval_tokens_per_s"] > 0
     assert again == measured(None, model=models[0])[0]
+
+
+def test_a_file_is_needed(tmp_path):
+    with pytest.raises(ConfigError, match="/dev/null is no plain file"):
+        measured(Path("/dev/null"))
+    (tmp_path / ".eval.jsonl.replies").mkdir()
+    with pytest.raises(ConfigError, match=r"\.eval\.jsonl\.replies"):
+        measured(tmp_path / "eval.jsonl")

@@ -58,7 +58,7 @@ class KeptReplies:
 
     @property
     def on_disk(self) -> int:
-        """How many replies are there to be taken."""
+        """How many replies there are, of whatever settings and weights."""
         return len(self._file.replies) if self._file is not None else 0
 
     def tokenizer(self, policy: str) -> PolicyTokenizer:

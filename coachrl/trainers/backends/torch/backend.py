@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -57,7 +58,7 @@ class PolicyTrainer(ABC):
         self.config, self._keeps_reference = config, keep_reference
         self.device = pick_device(config.torch.device)
         # Threads beyond a container's quota would wait for those that the kernel holds back.
-        threads = config.torch.threads or min(torch.get_num_threads(), machine_cpus())
+        threads = config.torch.threads or _usual_threads()
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
         by_model = {model: ChatTokenizer(model) for model in dict.fromkeys(map(str, models.values()))}
@@ -242,6 +243,12 @@ class TorchBackend(PolicyTrainer):
         for policy, trained in self._copied.items():
             copy_weights(self._generators[policy], trained.weights())
         self._synced = True
+
+
+def _usual_threads() -> int:
+    """As torch has it, and the environment asks for."""
+    asked = "OMP_NUM_THREADS" in os.environ
+    return torch.get_num_threads() if asked else min(torch.get_num_threads(), machine_cpus())
 
 
 def token_teller() -> Callable[[int], None] | None:

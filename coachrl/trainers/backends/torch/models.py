@@ -110,7 +110,8 @@ def parameter_count(model: str | Path) -> int | None:
     if is_hub_name(str(model)):
         return None
     folder = model_folder(model)
-    return sum(_tensor_sizes(file) for file in folder.glob("*.safetensors")) or _counted(folder / "config.json")
+    sizes = [entry["size"] for file in folder.glob("*.safetensors") for entry in _tensors(file)]
+    return sum(sizes) or _counted(folder / "config.json")
 
 
 def _counted(file: Path) -> int | None:
@@ -130,21 +131,29 @@ def _counted(file: Path) -> int | None:
         return None
 
 
-def _tensor_sizes(file: Path) -> int:
-    """Elements of all tensors of a safetensors file: 8 bytes of length, then a JSON header."""
+def holds_only(folder: Path, dtype: str) -> bool:
+    """Whether all tensors of the folder's safetensors files are of one type, such as "BF16". Raises PolicyError."""
+    return all(entry["dtype"] == dtype for file in folder.glob("*.safetensors") for entry in _tensors(file))
+
+
+def _tensors(file: Path) -> list[dict[str, Any]]:
+    """What the header of a safetensors file says of each: 8 bytes of length, then JSON."""
     try:
         with file.open("rb") as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        return [{"dtype": e["dtype"], "size": math.prod(e["shape"])} for n, e in header.items() if n != "__metadata__"]
     except Exception as error:  # a header may say anything of itself, its length included
         raise PolicyError(f"model {file.parent}: {file.name} is not a safetensors file") from error
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy the tokenizer files of one model folder into another, as they are."""
+    """Copy the tokenizer files of one model folder into another, as they are. Where there is no generation_config.json,
+    none stays: transformers writes one beside weights, and it may end replies at other tokens."""
     for name in _TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
+        elif name == "generation_config.json":
+            (target / name).unlink(missing_ok=True)
 
 
 def is_hub_name(name: str) -> bool:

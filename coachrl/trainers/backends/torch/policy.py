@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -37,7 +37,13 @@ from coachrl.trainers.backends.torch.logprobs import (
 )
 from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable, merged_weights
 from coachrl.trainers.backends.torch.loss import Loss, Totals, optimizer_steps
-from coachrl.trainers.backends.torch.models import ADAPTER_WEIGHTS, copy_tokenizer, model_folder, why_not_loaded
+from coachrl.trainers.backends.torch.models import (
+    ADAPTER_WEIGHTS,
+    copy_tokenizer,
+    holds_only,
+    model_folder,
+    why_not_loaded,
+)
 from coachrl.trainers.backends.torch.offload import MomentsInFile
 from coachrl.trainers.backends.torch.packed import PackedBatch
 from coachrl.trainers.backends.torch.saved_state import count, fits, is_finite
@@ -94,22 +100,12 @@ def load_generator(folder: Path, dtype: torch.dtype, device: torch.device) -> An
     model = load_model(folder, dtype, device).requires_grad_(False)
     packable = linears.can_pack(model)
     if use_shared_prefix_of(folder, model, linears.pack if packable else None):
-        if packable:
-            _fill_float32(model, folder)
+        if packable and not holds_only(folder, "BF16"):
+            # What packing leaves in float32 was rounded when the model was loaded, and is given what the files hold.
+            linears.copy_weights(model, load_model(folder, torch.float32, device).state_dict().items())
         return model
     # What was packed cannot be unpacked.
     return load_model(folder, dtype, device).requires_grad_(False) if packable else model
-
-
-@torch.no_grad()
-def _fill_float32(model: Any, folder: Path) -> None:
-    """What packing leaves in float32 was rounded when the model was loaded: give it what the files hold."""
-    wide = {name: weight for name, weight in model.named_parameters() if weight.dtype == torch.float32}
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, "pt") as saved:
-            for name in wide.keys() & saved.keys():
-                if saved.get_slice(name).get_dtype() == "F32":
-                    wide[name].copy_(saved.get_tensor(name))
 
 
 def merge_adapter(base: str | Path, adapter: Path, target: Path) -> None:

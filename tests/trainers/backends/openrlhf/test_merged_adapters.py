@@ -12,7 +12,7 @@ from tiny_models import write_tiny_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from coachrl.commands.build import load_generators
-from coachrl.config import RunConfig
+from coachrl.config import PolicyConfig, RunConfig
 from coachrl.trainers.backends.openrlhf.adapters import matrices, weights
 from coachrl.trainers.backends.openrlhf.saved_state import SavedState
 from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable, write_adapter
@@ -69,7 +69,10 @@ def test_an_adapter_of_a_checkpoint_is_served_by_a_machine_without_deepspeed(tmp
     base, saved = tmp_path / "tiny", tmp_path / "checkpoint" / "solver"
     write_adapter(saved, base, {n: m.detach().clone() for n, m in matrices(adapted(model)).items()}, 4, 8)
     SavedState(1, 1, {"trainers": 2, "zero_stage": 3, "lora_rank": 4, "lora_alpha": 8}).write(saved)
-    config = with_settings(RunConfig(model=str(base), backend="openrlhf"), lora_rank=4, lora_alpha=8, device="cpu")
+    frozen = {"other": PolicyConfig(trainable=False)}
+    config = with_settings(
+        RunConfig(model=str(base), backend="openrlhf", policies=frozen), lora_rank=4, lora_alpha=8, device="cpu"
+    )
     served = load_generators(config, ["solver", "other"], tmp_path / "checkpoint", in_process=True)
     samples = fresh(served, "solver", 4)
     ids = torch.cat([torch.from_numpy(samples[0].prompt_ids_P), torch.from_numpy(samples[0].response_ids_L)])

@@ -22,7 +22,9 @@ from coachrl.commands.build import load_generators
 from coachrl.config import TorchConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.trainers.backends.torch import footprint
+from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.trainers.backends.torch.disk_errors import as_the_system_has_them
+from coachrl.trainers.backends.torch.policy import load_model
 
 
 def moments(backend):
@@ -191,6 +193,43 @@ def test_what_only_plays_draws_what_the_trained_weights_draw(make, tmp_path, set
     assert generate(played) == generate(trained)
     assert {reply.weights_version for reply in generate(played)[1]} == {1}
     played.close()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_what_only_plays_holds_what_its_files_hold_and_nothing_of_others(tmp_path, precision):
+    """Files that somebody has put beside a model's are not loaded."""
+    folder = write_tiny_model(tmp_path / "model")
+    model = load_model(folder, getattr(torch, precision), torch.device("cpu"))
+    model.model.norm.weight.data += torch.linspace(0, 1e-3, 64).to(model.dtype)  # less than bfloat16 tells apart
+    model.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("ema", "a", "model-00001-of-00002"):
+        save_file({key: value.float() * 3 for key, value in tensors.items()}, folder / f"{name}.safetensors")
+    config = with_settings(EXACT, precision="bfloat16").model_copy(update={"model": str(folder)})
+    played, trained = load_generators(config, ["solver"], None), TorchBackend({"solver": folder}, config)
+    assert generate(played) == generate(trained)
+    for backend in (played, trained):
+        backend.close()
+
+
+def test_what_only_plays_ends_its_replies_where_the_trained_policy_did(make, tmp_path):
+    folder = write_tiny_model(tmp_path / "model")
+    (folder / "generation_config.json").unlink()
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "eos_token_id": [1, 5]}))
+    trained = make(model=folder)
+    trained.save(tmp_path / "saved")
+    config = with_settings(EXACT).model_copy(update={"model": str(folder)})
+    played = load_generators(config, ["solver"], tmp_path / "saved")
+    assert played.tokenizer("solver").eos_ids == trained.tokenizer("solver").eos_ids
+    played.close()
+
+
+def test_a_policy_that_was_not_saved_does_not_play_with_its_initial_weights(make, tmp_path, tiny_model):
+    make("solver").save(tmp_path)
+    config = with_settings(EXACT).model_copy(update={"model": str(tiny_model)})
+    with pytest.raises(CheckpointError, match="nothing was saved there for policy proposer"):
+        load_generators(config, ["solver", "proposer"], tmp_path)
 
 
 def test_policies_that_only_play_share_their_initial_weights(tiny_model):
