@@ -11,6 +11,7 @@ from openrlhf_cpu import ENGINE_ARGS, free_gpus
 from started_backends import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from whole_runs import Judge, configured, needs_sandbox, train_on
 
+from coachrl.commands.build import load_generators
 from coachrl.errors import BackendError
 from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
 from coachrl.trainers.backends.openrlhf.cluster import answers
@@ -105,6 +106,28 @@ def test_an_engine_batches_as_its_settings_say(backend):
 
     asked = [handle.__ray_call__.remote(limits) for handle in backend.processes.engines["solver"].handles]
     assert answers(asked, "asking the engines", 60) == [(MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS)]
+
+
+def test_what_only_plays_is_engines_alone_with_the_weights_of_a_checkpoint(backend, model, tmp_path):
+    backend.update({"solver": fresh(backend, "solver", 7, 11)})
+    backend.sync_weights()
+    backend.save(tmp_path)
+    drawn, version = fresh(backend, "solver", 7, 12), draw(backend, "solver", 1)[1][0].weights_version
+    players = load_generators(backend.config.model_copy(update={"model": str(model)}), ["solver"], tmp_path)
+    try:
+        assert not players.processes.trainers
+        assert draw(players, "solver", 1)[1][0].weights_version == version
+        replies = fresh(players, "solver", 7, 12)
+    finally:
+        players.close()
+    gaps = [
+        np.abs(one.old_logprobs_L - other.old_logprobs_L).mean()
+        for one, other in zip(drawn, replies, strict=True)
+        if one.response_ids_L.tolist() == other.response_ids_L.tolist()
+    ]
+    assert len(gaps) > 4  # what runs beside a request changes its rounding, and so now and then a draw
+    assert np.mean(gaps) < 0.01
+    assert backend.update({"solver": drawn})  # its own processes go on
 
 
 def test_forty_steps_raise_the_reward(backend):
