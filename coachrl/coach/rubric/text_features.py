@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import islice, pairwise
 
 from coachrl.tasks.code.cooperation import parse_code
-from coachrl.tasks.math import plain_numbers
+from coachrl.tasks.math.plain_numbers import TOLERANCE
 from coachrl.tasks.math.problems import boxed_answers, boxed_spans
 
 _NUMBER = re.compile(r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])", re.ASCII)
@@ -126,8 +126,12 @@ def stated_result(text: str) -> Fraction | None:
 
 
 def same_number(left: Fraction | None, right: Fraction | None) -> bool:
-    """Whether both are there and equal, as a grader takes them."""
-    return left is not None and right is not None and plain_numbers.same_number(left, right)
+    """Whether both are there and equal, but for the rounding of floats. Whole numbers have none, however large."""
+    if left is None or right is None:
+        return False
+    if left.denominator == right.denominator == 1:
+        return left == right
+    return abs(left - right) <= TOLERANCE * max(Fraction(1), abs(right))
 
 
 def after_last_box(text: str) -> str:

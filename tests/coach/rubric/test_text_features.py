@@ -146,15 +146,22 @@ def test_digits_without_end_are_no_number(text):
     assert last_number(f"7 and {text}") == 7 and same_number(answer_of(f"\\boxed{{{text}}}"), None) is False
 
 
-def test_numbers_are_the_same_as_a_grader_takes_them() -> None:
-    """Which `plain_numbers` says, and its tests: a whole number is not rounded, however large."""
-    assert same_number(Fraction(1, 10**6), Fraction(0)) and not same_number(Fraction(2, 10**6), Fraction(0))
-    assert not same_number(Fraction(10**6 + 1), Fraction(10**6))
+def test_whole_numbers_are_the_same_where_they_are_equal() -> None:
+    assert not same_number(Fraction(10**6 + 1), Fraction(10**6)) and not same_number(Fraction(1), Fraction(0))
+    assert same_number(Fraction(10**12), Fraction(10**12))
     assert same_number(Fraction(7), None) is same_number(None, Fraction(7)) is same_number(None, None) is False
 
 
 def test_floats_are_the_same_but_for_rounding() -> None:
+    assert same_number(Fraction(1, 10**6), Fraction(0)) and not same_number(Fraction(2, 10**6), Fraction(0))
     assert same_number(last_number(str(0.1 + 0.2)), Fraction(3, 10))
+    assert same_number(last_number(str(0.1 * 3 * 1e12)), Fraction(3 * 10**11))
+
+
+@pytest.mark.parametrize("share", [Fraction(a, b) for b in (3, 6, 7, 60, 97, 365, 9999) for a in (1, b // 2, b + 1)])
+def test_a_fraction_is_what_python_prints_of_it_in_six_digits(share: Fraction) -> None:
+    assert same_number(last_number(f"{float(share):f}"), share) and same_number(share, last_number(f"{float(share):f}"))
+    assert not same_number(last_number(f"{float(share) + 3e-6:f}"), share)
 
 
 @pytest.mark.parametrize(
