@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 
 from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.math.plain_numbers import TOLERANCE
-from coachrl.tasks.math.problems import boxed_answers, boxed_spans
+from coachrl.tasks.math.problems import boxed_spans, last_box
 
 _NUMBER = re.compile(r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])", re.ASCII)
 _SIGNED = re.compile(r"(?<![\w.)])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
@@ -113,16 +113,17 @@ def last_number(text: str) -> Fraction | None:
 def answer_of(text: str) -> Fraction | None:
     """The number that `text` gives as its answer: the last boxed one, else what the arithmetic on its last line comes
     to, else its last number."""
-    boxed = boxed_answers(text)
-    lines = (boxed[-1] if boxed else text).strip().splitlines()
+    boxed = last_box(text)
+    answer = text if boxed is None else boxed
+    lines = answer.strip().splitlines()
     expressions = expressions_in(lines[-1]) if lines else ()
-    return evaluate(expressions[-1]) if expressions else last_number(boxed[-1] if boxed else text)
+    return evaluate(expressions[-1]) if expressions else last_number(answer)
 
 
 def stated_result(text: str) -> Fraction | None:
     """The number that `text` plainly ends in: its last boxed one, or what the arithmetic on its last line comes to."""
     lines = text.strip().splitlines()
-    return answer_of(text) if boxed_answers(text) or (lines and expressions_in(lines[-1])) else None
+    return answer_of(text) if boxed_spans(text) or (lines and expressions_in(lines[-1])) else None
 
 
 def same_number(left: Fraction | None, right: Fraction | None) -> bool:
