@@ -231,7 +231,7 @@ def contents_of(text: str) -> list[str]:
 def test_boxes_stand_in_the_order_in_which_they_end() -> None:
     assert contents_of(r"\boxed{a \boxed{b}} \boxed {d}") == ["b", r"a \boxed{b}", "d"]
     assert after_last_box(r"\boxed{a} x \boxed{b} y") == " y" and after_last_box("no box") == "no box"
-    assert contents_of(r"} \boxed{a}") == ["a"]
+    assert contents_of(r"} \boxed{a} \fbox{b}") == ["a"]
     assert contents_of(r"\boxed{\frac{1}{2}} or \boxed{3") == [r"\frac{1}{2}"]
     assert after_last_box(r"so \boxed{\frac{1}{2}} it is") == " it is"
 
