@@ -311,10 +311,12 @@ def drop_left_of(path: Path) -> None:
 
 def drop_asides(folder: Path) -> None:
     """Remove the files that `write_aside` left in `folder` where its process was killed before it could rename them.
-    One that writes now, as a report of a run that is being resumed, keeps what is its own."""
-    for left, _, pid in _left_aside(folder) if folder.is_dir() else ():
-        if left.is_file() and (pid == os.getpid() or not process_runs(pid)):
-            left.unlink(missing_ok=True)
+    One that writes now, as a report of a run that is being resumed, keeps what is its own. What cannot be removed
+    stays."""
+    with contextlib.suppress(OSError):
+        for left, _, pid in _left_aside(folder):
+            if left.is_file() and (pid == os.getpid() or not process_runs(pid)):
+                left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

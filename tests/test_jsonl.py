@@ -139,6 +139,20 @@ def test_of_what_was_written_aside_that_of_this_process_and_of_ended_ones_goes(t
     drop_asides(tmp_path / "gone")
 
 
+def test_what_was_written_aside_where_this_user_may_not_look_stays(tmp_path):
+    left = tmp_path / ".x.jsonl.0123abcd.8"
+    left.touch()
+    tmp_path.chmod(0o311)
+    try:
+        if os.getuid() == 0:
+            os.seteuid(65534)
+        drop_asides(tmp_path)
+    finally:
+        os.seteuid(os.getuid())
+        tmp_path.chmod(0o700)
+    assert left.exists()
+
+
 def test_of_a_folder_that_was_made_aside_what_ended_processes_left_goes(tmp_path, alive):
     kept = [".made.0123abcd.7", ".made.0123abcd", ".other.0123abcd.8", "made"]
     for name in (*kept, ".made.0123abcd.8", ".made.01234567.9"):

@@ -21,7 +21,7 @@ from coachrl.errors import ConfigError
 from coachrl.export.judgements import judgements
 from coachrl.export.preferences import HOW_PAIRS_COME, preferences
 from coachrl.export.replies import ExportFilter, Line, said, scored_replies
-from coachrl.jsonl import check_place, json_line, write_aside
+from coachrl.jsonl import check_place, drop_left_of, json_line, write_aside
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import check_played, team_of
 from coachrl.text import nearest
@@ -100,7 +100,9 @@ def _write(path: Path, records: Iterable[Line]) -> dict[str, int]:
 
     pieces = written()
     try:
-        if (first := next(pieces, None)) is not None:
+        if (first := next(pieces, None)) is None:
+            drop_left_of(path)
+        else:
             write_aside(path, itertools.chain([first], pieces), is_new=True)
     except OSError as error:
         raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from error

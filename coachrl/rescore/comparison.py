@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -87,12 +86,14 @@ def compare(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], s
     before_N, after_N = np.array([before for _, before, _ in both]), np.array([after for *_, after in both])
     sample = Sample.of_tasks([action.task_id for action, *_ in both], seed=seed)
 
-    def difference(rows_N: NDArray[np.bool_]) -> MeanDifference:
-        shift = sample.where(pd.Series(rows_N)).mean((after_N - before_N)[rows_N], limits=SCORE_CHANGE)
-        return MeanDifference(before_N[rows_N].mean(), after_N[rows_N].mean(), shift)
-
     def differences(groups: Sequence[str]) -> dict[str, MeanDifference]:
-        return {group: difference(np.array(groups) == group) for group in dict.fromkeys(groups)}
+        """By group, in the order of first use."""
+        places = {group: place for place, group in enumerate(dict.fromkeys(groups))}  # NumPy cuts a name at a NUL
+        codes_N = np.array([places[group] for group in groups])
+        grouped = replace(sample, frame=sample.frame.assign(group=codes_N))
+        shifts = grouped.means(("group",), after_N - before_N, limits=SCORE_CHANGE)
+        before_G, after_G = (np.bincount(codes_N, side_N) / np.bincount(codes_N) for side_N in (before_N, after_N))
+        return dict(zip(places, map(MeanDifference, before_G.tolist(), after_G.tolist(), shifts), strict=True))
 
     def correlated(x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
         return correlation(x_N, y_N, sample.task_codes_N, sample.resampler)
@@ -102,7 +103,7 @@ def compare(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], s
         pearson=correlated(before_N, after_N),
         spearman=correlated(stats.rankdata(before_N), stats.rankdata(after_N)),
         near=sample.mean((np.abs(after_N - before_N) <= NEAR_POINTS).astype(np.float64), limits=SHARE),
-        overall=difference(np.ones(len(both), bool)),
+        overall=differences(["all"] * len(both))["all"],
         by_role=differences([action.role for action, *_ in both]),
         by_category=differences([action.task_category for action, *_ in both]),
     )

@@ -263,6 +263,11 @@ def test_what_a_killed_export_left_goes_with_the_next_one(saved, tmp_path):
     ended.wait()
     out = tmp_path / "out"
     out.mkdir()
-    (out / f".data.jsonl.0123abcd.{ended.pid}").write_text("cut sh")
+    left = out / f".data.jsonl.0123abcd.{ended.pid}"
+    left.write_text("cut sh")
+    with pytest.raises(ConfigError, match="nothing to export"):
+        export(saved, "sft", out / "data.jsonl", min_score=10.0)
+    assert not list(out.iterdir())
+    left.write_text("cut sh")
     export(saved, "sft", out / "data.jsonl", min_score=0.0)
     assert [path.name for path in out.iterdir()] == ["data.jsonl"]

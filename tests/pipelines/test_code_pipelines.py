@@ -113,7 +113,9 @@ async def test_a_testers_tests_are_checked_against_the_reference(code_sandbox):
 async def test_a_test_that_the_task_shows_earns_nothing_by_itself(code_sandbox):
     shown = replace(TASK, prompt="def square(n):\n    >>> square(2)\n    4\n")
     copied, own, wrong = "assert square(2) == 4", "assert square(3) == 9", "assert square(2) == 5"
-    for tests, right in (([copied], 0.0), ([copied, own], 1.0), ([own, wrong], 0.5)):
+    checked = ["def check(f):", "    assert f(2) == 4"]
+    cases = (([copied], 0.0), ([copied, own], 1.0), ([own, wrong], 0.5), (checked, 0.0), ([*checked, own], 1.0))
+    for tests, right in cases:
         said = {"coder": [RIGHT], "tester": ["```python\n" + "\n".join(tests) + "\n```"]}
         episode, _ = await play(code_sandbox, "code", said, shown, turns=1)
         assert episode.actions[1].reward.checks["right"] == right
@@ -125,7 +127,6 @@ VACUOUS = {
     "always": "assert square(2) == 5 or True",
     "the kind": "assert isinstance(square(3), int) and callable(square)",
     "never reached": "if square(1) == 2:\n    assert square(2) == 4",
-    "a function of its own": "def square(n): return n\nassert square(2) == 2",
     "reports of its own": "_suite_report(0, True)\nassert square(2) == 17",
     "tells runs apart": "import os\nmine = not os.path.exists('x')\nopen('x', 'w').close()\nassert (square, mine)[1]",
 }
@@ -157,7 +158,15 @@ async def test_tests_that_check_what_comes_out_earn_all(code_sandbox, reference,
 
 
 @pytest.mark.parametrize(
-    "tests", ["no tests", "```python\nassert 1 + 1 == 2\n```", "```python\nassert square(\n```", ""]
+    "tests",
+    [
+        "no tests",
+        "```python\nassert 1 + 1 == 2\n```",
+        "```python\nassert square(\n```",
+        "",
+        "```python\ndef square(n): return n\nassert square(2) == 2\n```",
+        "```python\ncandidate = abs\nassert candidate(2) == 2\n```",
+    ],
 )
 async def test_what_is_no_test_is_worth_nothing_and_never_agrees(code_sandbox, tests):
     episode, _ = await play(code_sandbox, "code", {"coder": [RIGHT], "tester": [tests]}, turns=2)

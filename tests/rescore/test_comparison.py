@@ -1,6 +1,7 @@
 """Two sets of scores side by side, against plain formulas."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -104,3 +105,18 @@ def test_the_share_that_is_near_has_the_interval_of_a_share():
     actions = [ScoredAction(str(n), "r", f"t{n}", "k", scored(str(n), 5.0)) for n in range(4)]
     near = compare(actions, {str(n): scored(str(n), 5.5) for n in range(4)}).near
     assert (near.value, near.low, near.high) == (1.0, pytest.approx(0.025**0.25), 1.0)
+
+
+def test_groups_are_told_apart_by_their_whole_names_and_a_long_one_costs_its_own_length_alone():
+    names = ["x", "x\0", "x\ud83d", "q" * 5_000]
+    actions = [ScoredAction(str(n), "r", f"t{n % 9}", names[n % 4], scored(str(n), 5.0)) for n in range(2_000)]
+    scores = {str(n): scored(str(n), 5.0 + n % 4) for n in range(2_000)}
+    tracemalloc.start()
+    try:
+        found = compare(actions, scores).by_category
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert [(name, group.shift.value, group.shift.n) for name, group in found.items()] == [
+        (name, place, 500) for place, name in enumerate(names)
+    ]

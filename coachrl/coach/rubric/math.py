@@ -37,7 +37,7 @@ from coachrl.coach.rubric.text_features import (
 )
 from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.math.plain_numbers import read_number
-from coachrl.tasks.math.problems import MathTruth, boxed_answers
+from coachrl.tasks.math.problems import MathTruth, boxed_spans, last_box
 from coachrl.text import fences_in, visible
 from coachrl.types import Action
 
@@ -64,7 +64,7 @@ def draft_rules(request: CoachRequest) -> list[Rule]:
 
 def argument_rules(request: CoachRequest) -> list[Rule]:
     """An agent that argues for an answer which others read, or vote on."""
-    return [*draft_rules(request), *_one_box(boxed_answers(visible(request.action.text)), of=2, cap=3.0)]
+    return [*draft_rules(request), *_one_box(visible(request.action.text), of=2, cap=3.0)]
 
 
 def code_rules(request: CoachRequest) -> list[Rule]:
@@ -107,20 +107,21 @@ def answer_rules(request: CoachRequest) -> list[Rule]:
     rules: list[Rule] = [*_correct(request), *_length(request), *unread(request)]
     if not asks_for_box(request):
         return rules
-    boxed = boxed_answers(text)
-    rules += _one_box(boxed, of=1, cap=1)
-    if boxed:
+    rules += _one_box(text, of=1, cap=1)
+    boxed = last_box(text)
+    if boxed is not None:
         goes_on = bool(after_last_box(text).strip(" \t\n.$*)]"))
         rules.append(all_or_none(not goes_on, 1, "nothing follows the answer", "goes on after the answer"))
-        rules += _consistent(request, boxed[-1])
+        rules += _consistent(request, boxed)
     return rules
 
 
-def _one_box(boxed: Sequence[str], of: float, cap: float) -> list[Rule]:
-    if len(set(boxed)) == 1 and boxed[0]:
-        return [RubricPoints(of, of, f"one boxed answer: {boxed[0][:60]}")]
-    if boxed:
-        return [RubricPoints(of / 2, of, f"{len(boxed)} boxed answers that differ or are empty")]
+def _one_box(text: str, of: float, cap: float) -> list[Rule]:
+    spans, answer = boxed_spans(text), last_box(text)
+    if answer and all(text[begin:end].strip() == answer for begin, end in spans):
+        return [RubricPoints(of, of, f"one boxed answer: {answer[:60]}")]
+    if spans:
+        return [RubricPoints(of / 2, of, f"{len(spans)} boxed answers that differ or are empty")]
     return [RubricPoints(0, of, "no boxed answer"), Cap(cap, "no boxed answer")]
 
 
@@ -136,10 +137,10 @@ def _brevity(request: CoachRequest) -> RubricPoints:
 
 
 def _usable(text: str) -> RubricPoints:
-    expressions, boxed = expressions_in(text), boxed_answers(text)
+    expressions = expressions_in(text)
     if expressions:
         return RubricPoints(3, 3, f"states arithmetic that can be worked out: {expressions[-1][:60]}")
-    if boxed:
+    if boxed_spans(text):
         return RubricPoints(2, 3, "states an answer, but no arithmetic")
     if numbers_in(text):
         return RubricPoints(1, 3, "holds numbers, but no arithmetic")
@@ -321,11 +322,11 @@ def _correct(request: CoachRequest) -> list[Rule]:
 def _takes_over(request: CoachRequest) -> bool:
     """Whether a wrong answer is what the code upstream printed, or was said to: whoever made the mistake pays more. A
     problem of one step anybody can check."""
-    boxed = boxed_answers(visible(request.action.text))
-    if not _takes_several_steps(request.task.prompt) or not boxed or not request.previous:
+    boxed = last_box(visible(request.action.text))
+    if not _takes_several_steps(request.task.prompt) or boxed is None or not request.previous:
         return False
     handed = (_printed_before(request), answer_of(visible(request.previous[-1].text)))
-    return any(same_number(answer_of(boxed[-1]), value) for value in handed)
+    return any(same_number(answer_of(boxed), value) for value in handed)
 
 
 def asks_for_box(request: CoachRequest) -> bool:

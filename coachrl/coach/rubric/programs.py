@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, all_or_none, checked, cut, nothing_written
 from coachrl.tasks.code.cooperation import AUX, defines, find_cooperation, parse_code
 from coachrl.tasks.code.examples import asserted_in, examples_in, restates
 from coachrl.tasks.code.problems import CodeTruth
-from coachrl.tasks.code.suite import CANDIDATE, SuiteError, parse_suite
+from coachrl.tasks.code.suite import SuiteError, parse_suite
+from coachrl.tasks.code.tested import by_own_name
 from coachrl.text import fences_in, visible, written_code
 from coachrl.types import Role
 
@@ -41,6 +43,8 @@ def program_rules(request: CoachRequest) -> list[Rule]:
         return [*rules, Cap(_NO_CODE_CAP, "what it wrote is not Python")]
     prompt = request.role.prompt.body
     if "assert" in prompt:
+        with suppress(SuiteError):  # which `_tests` tells of
+            code = by_own_name(parse_suite(code), truth.entry_point).source
         return rules + _tests(request, code, truth.entry_point) + _right_tests(request, code)
     if request.role.name in (parts := _parts_of_one_program(request.team))[:-1]:
         return rules + _helper(code)
@@ -117,7 +121,7 @@ def _tests(request: CoachRequest, code: str, entry_point: str) -> list[Rule]:
     except SuiteError as error:
         return [RubricPoints(0, 5, str(error)), Cap(_NO_CODE_CAP, str(error))]
     trees = [ast.parse(text, mode="eval").body for text in suite.assertions]
-    calling = sum(_calls(tree, {entry_point, CANDIDATE}) for tree in trees)
+    calling = sum(_calls(tree, entry_point) for tree in trees)
     worked_out = sum(isinstance(tree, ast.Compare) and _is_literal(tree.comparators[-1]) for tree in trees)
     examples = examples_in(request.task.prompt)
     distinct = len({text for text in suite.assertions if not restates(text, examples)})
@@ -133,11 +137,11 @@ def _tests(request: CoachRequest, code: str, entry_point: str) -> list[Rule]:
     return rules if calling else [*rules, Cap(3.0, f"no assertion calls {entry_point}")]
 
 
-def _calls(tree: ast.expr, names: Collection[str]) -> bool:
-    """Whether the function, by any of these names, is called, or handed to something that calls it."""
+def _calls(tree: ast.expr, name: str) -> bool:
+    """Whether the function is called, or handed to something that calls it."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     named = (part for call in calls for part in (call.func, *call.args, *(word.value for word in call.keywords)))
-    return any(isinstance(part, ast.Name) and part.id in names for part in named)
+    return any(isinstance(part, ast.Name) and part.id == name for part in named)
 
 
 def _right_tests(request: CoachRequest, code: str) -> list[Rule]:

@@ -10,8 +10,8 @@ from fractions import Fraction
 from itertools import islice, pairwise
 
 from coachrl.tasks.code.cooperation import parse_code
-from coachrl.tasks.math import plain_numbers
-from coachrl.tasks.math.problems import boxed_answers, boxed_spans
+from coachrl.tasks.math.plain_numbers import TOLERANCE
+from coachrl.tasks.math.problems import boxed_spans, last_box
 
 _NUMBER = re.compile(r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])", re.ASCII)
 _SIGNED = re.compile(r"(?<![\w.)])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
@@ -113,21 +113,26 @@ def last_number(text: str) -> Fraction | None:
 def answer_of(text: str) -> Fraction | None:
     """The number that `text` gives as its answer: the last boxed one, else what the arithmetic on its last line comes
     to, else its last number."""
-    boxed = boxed_answers(text)
-    lines = (boxed[-1] if boxed else text).strip().splitlines()
+    boxed = last_box(text)
+    answer = text if boxed is None else boxed
+    lines = answer.strip().splitlines()
     expressions = expressions_in(lines[-1]) if lines else ()
-    return evaluate(expressions[-1]) if expressions else last_number(boxed[-1] if boxed else text)
+    return evaluate(expressions[-1]) if expressions else last_number(answer)
 
 
 def stated_result(text: str) -> Fraction | None:
     """The number that `text` plainly ends in: its last boxed one, or what the arithmetic on its last line comes to."""
     lines = text.strip().splitlines()
-    return answer_of(text) if boxed_answers(text) or (lines and expressions_in(lines[-1])) else None
+    return answer_of(text) if boxed_spans(text) or (lines and expressions_in(lines[-1])) else None
 
 
 def same_number(left: Fraction | None, right: Fraction | None) -> bool:
-    """Whether both are there and equal, as a grader takes them."""
-    return left is not None and right is not None and plain_numbers.same_number(left, right)
+    """Whether both are there and equal, but for the rounding of floats. Whole numbers have none, however large."""
+    if left is None or right is None:
+        return False
+    if left.denominator == right.denominator == 1:
+        return left == right
+    return abs(left - right) <= TOLERANCE * max(Fraction(1), abs(right))
 
 
 def after_last_box(text: str) -> str:

@@ -12,7 +12,8 @@ from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.code.examples import restates
 from coachrl.tasks.code.joint_reward import join_code
 from coachrl.tasks.code.problems import CodeTruth
-from coachrl.tasks.code.suite import CANDIDATE, Suite, SuiteError, SuiteResult, off_by_one, parse_suite, run_suite
+from coachrl.tasks.code.suite import Suite, SuiteError, SuiteResult, off_by_one, parse_suite, run_suite
+from coachrl.tasks.code.tested import by_own_name
 from coachrl.text import written_code
 from coachrl.types import Action, Reward
 
@@ -90,7 +91,8 @@ class CodeEnvironment(Environment):
         results are others: a test that every program passes tests nothing."""
         programs = (reference, off_by_one(reference, self.truth.entry_point))
         passed = [(await self._run(program, tests, workspace)).passed for program in programs]
-        known = [restates(text, self.examples) for text in tests.assertions]
+        named = by_own_name(tests, self.truth.entry_point)
+        known = [restates(text, self.examples) for text in named.assertions]
         counted = [not (right and copied) for right, copied in zip(passed[0], known, strict=True)]
         noticing = [counts and right and not all_do for counts, right, all_do in zip(counted, *passed, strict=True)]
         return sum(passed[0]) / len(known), sum(noticing) / max(1, sum(counted))
@@ -112,8 +114,9 @@ def read_tests(source: str, entry_point: str) -> Suite | None:
     """A tester's suite, or None where it is none: no Python, no assertion, or one that does not name the function."""
     try:
         suite = parse_suite(source)
+        named = by_own_name(suite, entry_point)
     except SuiteError:
         return None
-    asserted = (ast.parse(text, mode="eval") for text in suite.assertions)
+    asserted = (ast.parse(text, mode="eval") for text in named.assertions)
     names = [{node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} for tree in asserted]
-    return suite if all({entry_point, CANDIDATE} & found for found in names) else None
+    return suite if all(entry_point in found for found in names) else None

@@ -30,7 +30,6 @@ from coachrl.sandbox.base import WITHOUT_WORKSPACE, Workspace
 from coachrl.text import clip_middle
 from coachrl.types import ExecutionState
 
-CANDIDATE = "candidate"  # what a suite in HumanEval's form calls the function
 _ENTER, _REPORT, _FAILED = "_suite_enter", "_suite_report", "_suite_failed"
 _LEFT, _ERROR = "_suite_left", "_suite_error"
 _SHOWN_CHARS = 200

@@ -109,17 +109,18 @@ def without_overlap(train: Sequence[Task], heldout: Iterable[Task]) -> list[Task
 def final_answer(text: str) -> str | None:
     """Contents of the last \\boxed{...} with balanced braces in the visible reply; None where there is none or it is
     blank."""
-    answers = boxed_answers(visible(text))
-    return (answers[-1] or None) if answers else None
+    return last_box(visible(text)) or None
 
 
-def boxed_answers(text: str) -> list[str]:
-    """The contents of every closed ``\\boxed{...}``, braces balanced, in the order in which they end."""
-    return [text[begin:end].strip() for begin, end in boxed_spans(text)]
+def last_box(text: str) -> str | None:
+    """The contents of the closed ``\\boxed{...}`` that ends last; None where there is none."""
+    spans = boxed_spans(text)
+    return text[slice(*spans[-1])].strip() if spans else None
 
 
 def boxed_spans(text: str) -> list[tuple[int, int]]:
-    """Begin and end of the contents of each. One pass, however many never close."""
+    """Begin and end of the contents of every closed ``\\boxed{...}``, braces balanced, in the order in which they
+    end. One pass, however many never close, or stand in each other."""
     spans: list[tuple[int, int]] = []
     open_braces: list[int | None] = []  # where the contents begin for a box's brace, None for any other
     for match in _BRACE.finditer(text):

@@ -95,6 +95,20 @@ def test_an_assertion_that_names_the_function_does_not_yet_call_it():
     assert "2 of 2 assertions call prime_gaps" in reasons("code", "tester", as_checked), "in HumanEval's form"
 
 
+@pytest.mark.parametrize("bound", ["def candidate(x): return x", "candidate = lambda x: x", "", "prime_gaps = abs"])
+@pytest.mark.parametrize("name", ["candidate", "prime_gaps"])
+def test_tests_of_a_function_of_their_own_earn_what_tests_of_none_earn(bound, name):
+    four = "\n".join(f"assert {name}({n}) == {n}" for n in range(4))
+    is_tested = name == "prime_gaps" and bound != "prime_gaps = abs"
+    assert score("code", "tester", block(f"{bound}\n{four}")) == (10.0 if is_tested else 3.0)
+
+
+def test_tests_in_humanevals_form_are_held_to_the_examples_of_the_task_too():
+    copied, wrong = (block(f"def check(f):\n    assert f(13) == {gaps}") for gaps in ([1, 2, 2, 4, 2], [2]))
+    assert found(ask("code", "tester", copied), "nothing but what the task's own examples show") == 4.0
+    assert found(ask("code", "tester", wrong), "contradicts the task's own example: prime_gaps(13)") == 4.0
+
+
 @PROMPT_STYLES
 def test_a_main_agent_should_work_with_its_helper(prompt_style):
     commented = block("def prime_gaps(limit):\n    # aux(limit)\n    return []")

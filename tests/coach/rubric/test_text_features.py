@@ -1,10 +1,13 @@
+import tracemalloc
 from fractions import Fraction
 
 import pytest
+from coach_requests import make_action, request_for
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coachrl.coach.replies import json_objects
+from coachrl.coach.rubric.math import answer_rules, argument_rules
 from coachrl.coach.rubric.text_features import (
     after_last_box,
     answer_of,
@@ -18,7 +21,7 @@ from coachrl.coach.rubric.text_features import (
     same_number,
     stated_result,
 )
-from coachrl.tasks.math.problems import boxed_answers, final_answer
+from coachrl.tasks.math.problems import boxed_spans, final_answer, last_box
 
 
 @pytest.mark.parametrize(
@@ -136,8 +139,20 @@ def test_operators_a_loop_a_comparison_and_a_call_are_computing(code: str, does:
     "text", ["-" * 50_000, "(" * 50_000, "\n" * 50_000, "\\boxed{" * 10_000], ids=["-", "(", "lines", "box"]
 )
 def test_what_a_model_repeats_without_end_takes_no_time(text):
-    assert expressions_in(text) == () and boxed_answers(text) == []
+    assert expressions_in(text) == () and last_box(text) is None
     assert list(json_objects(text)) == []
+
+
+def test_boxes_that_stand_in_each_other_take_no_more_memory_than_others():
+    text = "\\boxed{" * 5_000 + "7" + "}" * 5_000
+    tracemalloc.start()
+    try:
+        assert final_answer(text) == text[len("\\boxed{") : -1] and answer_of(text) == stated_result(text) == 7
+        argument_rules(request_for(make_action("solver", text)))
+        answer_rules(request_for(make_action("verifier", text)))
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("text", ["9" * 5_000, "-" + "9" * 5_000, "0." + "9" * 5_000, "1" + ",000" * 2_000])
@@ -146,15 +161,22 @@ def test_digits_without_end_are_no_number(text):
     assert last_number(f"7 and {text}") == 7 and same_number(answer_of(f"\\boxed{{{text}}}"), None) is False
 
 
-def test_numbers_are_the_same_as_a_grader_takes_them() -> None:
-    """Which `plain_numbers` says, and its tests: a whole number is not rounded, however large."""
-    assert same_number(Fraction(1, 10**6), Fraction(0)) and not same_number(Fraction(2, 10**6), Fraction(0))
-    assert not same_number(Fraction(10**6 + 1), Fraction(10**6))
+def test_whole_numbers_are_the_same_where_they_are_equal() -> None:
+    assert not same_number(Fraction(10**6 + 1), Fraction(10**6)) and not same_number(Fraction(1), Fraction(0))
+    assert same_number(Fraction(10**12), Fraction(10**12))
     assert same_number(Fraction(7), None) is same_number(None, Fraction(7)) is same_number(None, None) is False
 
 
 def test_floats_are_the_same_but_for_rounding() -> None:
+    assert same_number(Fraction(1, 10**6), Fraction(0)) and not same_number(Fraction(2, 10**6), Fraction(0))
     assert same_number(last_number(str(0.1 + 0.2)), Fraction(3, 10))
+    assert same_number(last_number(str(0.1 * 3 * 1e12)), Fraction(3 * 10**11))
+
+
+@pytest.mark.parametrize("share", [Fraction(a, b) for b in (3, 6, 7, 60, 97, 365, 9999) for a in (1, b // 2, b + 1)])
+def test_a_fraction_is_what_python_prints_of_it_in_six_digits(share: Fraction) -> None:
+    assert same_number(last_number(f"{float(share):f}"), share) and same_number(share, last_number(f"{float(share):f}"))
+    assert not same_number(last_number(f"{float(share) + 3e-6:f}"), share)
 
 
 @pytest.mark.parametrize(
@@ -202,11 +224,15 @@ def test_the_first_equation_whose_sides_differ_is_found(text: str, wrong: str) -
     assert first_wrong_equation(text) == wrong
 
 
+def contents_of(text: str) -> list[str]:
+    return [text[begin:end] for begin, end in boxed_spans(text)]
+
+
 def test_boxes_stand_in_the_order_in_which_they_end() -> None:
-    assert boxed_answers(r"\boxed{a \boxed{b}} \boxed {d}") == ["b", r"a \boxed{b}", "d"]
+    assert contents_of(r"\boxed{a \boxed{b}} \boxed {d}") == ["b", r"a \boxed{b}", "d"]
     assert after_last_box(r"\boxed{a} x \boxed{b} y") == " y" and after_last_box("no box") == "no box"
-    assert boxed_answers(r"} \boxed{a}") == ["a"]
-    assert boxed_answers(r"\boxed{\frac{1}{2}} or \boxed{3") == [r"\frac{1}{2}"]
+    assert contents_of(r"} \boxed{a} \fbox{b}") == ["a"]
+    assert contents_of(r"\boxed{\frac{1}{2}} or \boxed{3") == [r"\frac{1}{2}"]
     assert after_last_box(r"so \boxed{\frac{1}{2}} it is") == " it is"
 
 
@@ -214,7 +240,7 @@ def test_boxes_stand_in_the_order_in_which_they_end() -> None:
 def test_the_rules_read_the_answer_that_is_graded(answer: str) -> None:
     """A brace that is escaped is a set's or a case's, and not the box's."""
     text = f"so \\boxed{{{answer}}}."
-    assert boxed_answers(text)[-1] == final_answer(text) == answer and after_last_box(text) == "."
+    assert last_box(text) == final_answer(text) == answer and after_last_box(text) == "."
 
 
 def test_estimators_are_told_by_the_names_that_their_libraries_give_them() -> None:
