@@ -25,6 +25,7 @@ from coachrl.gateway.conversation_tokens import (
 )
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
+from coachrl.gateway.refusals import may_have_written
 from coachrl.pipelines.team.team import Agent, Scoring, Team, together
 from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.text import clip_middle, one_line
@@ -58,7 +59,7 @@ class PlayedEpisode:
         broken: gets the error of the machinery that ends the episode, whatever its app makes of it.
         answered, overflowed, given_up: so many calls were answered, did not fit the model's context, and were left by
             the client before they were answered.
-        refusal: why the app's last call was refused, where that is nothing that its agents wrote; else empty.
+        refusal: of the app's last call, where it was refused for what its agents cannot have written; else None.
         external: what each call to a provider took.
     """
 
@@ -82,7 +83,8 @@ class PlayedEpisode:
         self._closed = False
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.answered = self.overflowed = self.given_up = 0
-        self.refusal = ""
+        self.refusal: CallError | None = None
+        self._said: list[str] = []  # in replies
         self.external: list[Usage] = []
 
     @property
@@ -96,6 +98,7 @@ class PlayedEpisode:
             unknown = UnknownModel(call.role, self.models)
             self.refused(unknown)
             raise unknown
+        refused_before = self.refusal
         answering = asyncio.get_running_loop().create_task(self._answer(call), context=self._context)
         self._under_way.add(answering)
         try:
@@ -112,14 +115,20 @@ class PlayedEpisode:
             self._under_way.discard(answering)
             self._quiet_since = time.monotonic()
         self.answered += 1
-        self.refusal = ""
+        self._said += [said_in(as_message(reply)) for reply in replies]
+        if (
+            self.refusal is refused_before
+        ):  # what was refused while this call was under way may be what the app fails on
+            self.refusal = None
         return replies
 
     def refused(self, error: CallError) -> None:
-        """The app asks for what it does not get, whatever its agents write: that is its maker's to know."""
-        self.refusal = one_line(str(error), 300)
+        """The app asks for what it does not get: that is its maker's to know, whoever's doing it is."""
+        is_agents = not error.is_apps or may_have_written(self._said, error.written)
+        self.refusal = None if is_agents else error
         field = (error.param or "").partition("[")[0]
-        self.note(f"refused {type(error).__name__} {field}", "a call of the app is refused: %s", self.refusal)
+        kind = f"refused {type(error).__name__} {field}"
+        self.note(kind, "a call of the app is refused: %s", one_line(str(error), 300))
 
     def note(self, key: str, message: str, *arguments: object) -> None:
         """Say something in the log, once for each `key`."""

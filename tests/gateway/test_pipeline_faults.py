@@ -141,21 +141,22 @@ class _Strict(ScriptedPolicy):
 
         def encode_chat(messages, *given, **named):
             if [message["role"] for message in messages] != ["user"]:
-                raise PolicyError("roles must alternate")
+                raise PolicyError("this template takes a user's message alone")
             return encode(tokenizer, messages, *given, **named)
 
         tokenizer.encode_chat = encode_chat
         return tokenizer
 
 
-def speaks_twice(task, endpoint):
+def has_a_system_prompt_later(task, endpoint):
     client = endpoint.openai()
     ask(client, "x")
-    client.chat.completions.create(model="planner", messages=[user("x"), user("y")])
+    system = {"role": "system", "content": "Be brief."}
+    client.chat.completions.create(model="planner", messages=[system, user("y")])
 
 
 async def test_a_conversation_that_no_template_takes_is_no_fault_of_the_agents():
-    [episode] = await play(gateway("speaks_twice"), _Strict(lambda call: "fine"))
+    [episode] = await play(gateway("has_a_system_prompt_later"), _Strict(lambda call: "fine"))
     assert episode.infra_error.endswith("(after a call that was refused)")
 
 
