@@ -200,7 +200,7 @@ class Gateway(Pipeline):
             return ContextOverflow(str(error))
         if episode.answered == 0:
             return AppBroken(f"{error} (before it was answered a single call)")
-        if episode.given_up:
+        if episode.unheard:
             return AppBroken(f"{error} (after a call that it did not wait for)")
         if episode.refusal is not None and came_of(error, episode.refusal):
             refusal = one_line(str(episode.refusal), 300)

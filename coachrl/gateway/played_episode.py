@@ -9,11 +9,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coachrl.coach.clients.ledger import calls_to
 from coachrl.errors import AppBroken, ContextOverflow
-from coachrl.gateway.calls import BadRequest, Call, CallError, EngineFailed, EpisodeEnded, Reply, UnknownModel
+from coachrl.gateway.calls import BadRequest, Call, CallError, EngineFailed, EpisodeEnded, Piece, Reply, UnknownModel
 from coachrl.gateway.conversation_tokens import (
     Conversations,
     as_message,
@@ -58,7 +58,7 @@ class PlayedEpisode:
     Attributes:
         broken: gets the error of the machinery that ends the episode, whatever its app makes of it.
         answered, overflowed, given_up: so many calls were answered, did not fit the model's context, and were left by
-            the client before they were answered.
+            the client before they were answered; unheard: of the last those before the app was told any of the reply.
         refusal: of the app's last call, where it was refused for what its agents cannot have written; else None.
         external: what each call to a provider took.
     """
@@ -82,7 +82,7 @@ class PlayedEpisode:
         self._quiet_since = time.monotonic()
         self._closed = False
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.answered = self.overflowed = self.given_up = 0
+        self.answered = self.overflowed = self.given_up = self.unheard = 0
         self.refusal: CallError | None = None
         self._said: list[str] = []  # in replies
         self.external: list[Usage] = []
@@ -98,8 +98,8 @@ class PlayedEpisode:
             unknown = UnknownModel(call.role, self.models)
             self.refused(unknown)
             raise unknown
-        refused_before = self.refusal
-        answering = asyncio.get_running_loop().create_task(self._answer(call), context=self._context)
+        refused_before, heard = self.refusal, list[str]()
+        answering = asyncio.get_running_loop().create_task(self._answer(_heard_by(call, heard)), context=self._context)
         self._under_way.add(answering)
         try:
             replies = await answering
@@ -107,6 +107,8 @@ class PlayedEpisode:
             if self._closed:  # it was `close` that gave it up: the client may wait still
                 raise EpisodeEnded(OVER) from None
             self.given_up += 1
+            self.unheard += not heard
+            self._said.append("".join(heard))
             raise
         except ContextOverflow:
             self.overflowed += 1
@@ -239,6 +241,19 @@ class PlayedEpisode:
             for function in asked.reply.tool_calls:
                 self._unobserved.pop(function.id, None)
             self._team.observe(asked.index, _with_results(asked, results))
+
+
+def _heard_by(call: Call, heard: list[str]) -> Call:
+    """The call, whose app is told its reply in pieces: they are kept in `heard`."""
+    if call.tell is None:
+        return call
+    tell = call.tell
+
+    def told(piece: Piece) -> None:
+        heard.append(piece.text)
+        tell(piece)
+
+    return replace(call, tell=told)
 
 
 def _with_results(asked: _Asked, results: Mapping[str, str]) -> tuple[ToolCall, ...]:

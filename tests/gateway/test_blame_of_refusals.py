@@ -4,6 +4,7 @@ app passes on, and not where the app copes with it and then fails on what its ag
 import asyncio
 import contextlib
 import json
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -18,11 +19,12 @@ from coachrl.errors import PolicyError
 from coachrl.gateway.calls import BadRequest, HeldUp, NotGiven, UnknownModel
 from coachrl.gateway.refusals import came_of, may_have_written
 from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.generation import token_listener
 from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
 
 DEEP = 60  # of 64 levels that a call may have, and a body
 APP = {}
-BUSY = threading.Event()
+BUSY, GIVEN_UP = threading.Event(), threading.Event()
 PICTURE = "https://pictures.org/a/matterhorn.png"
 
 
@@ -298,6 +300,97 @@ def reads_while_it_copes(client, endpoint):
 async def test_an_app_that_copes_with_a_refusal_fails_on_what_its_agent_wrote(app):
     episode = await episode_of(app)
     assert episode.infra_error is None and "JSONDecodeError" in episode.outcome.reason
+
+
+# An app that reads as much of a stream as it likes.
+
+
+class Telling(ScriptedPolicy):
+    """Tells its first reply token by token, and never ends it; the next ones it gives whole."""
+
+    async def generate(self, policy, prompt_ids, sampling):
+        tell = token_listener()
+        if tell is None:
+            return await super().generate(policy, prompt_ids, sampling)
+        for letter in "The next is: Critic. ":
+            tell(ord(letter))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            GIVEN_UP.set()
+
+
+def reads_up_to_a_full_stop(client, endpoint):
+    said(client, "planner", user("x"))
+    read = ""
+    with client.chat.completions.create(model="planner", messages=[user("x")], stream=True) as stream:
+        for chunk in stream:
+            read += chunk.choices[0].delta.content or ""
+            if "." in read:
+                break
+    GIVEN_UP.wait(60)  # the server sees in its own time that nobody reads on
+    return read.partition(":")[2].strip(" .")
+
+
+def fails_on_a_stream(client, endpoint):
+    int(reads_up_to_a_full_stop(client, endpoint))
+
+
+def calls_whom_a_stream_names(client, endpoint):
+    said(client, reads_up_to_a_full_stop(client, endpoint), user("z"))
+
+
+@pytest.mark.parametrize("app", [fails_on_a_stream, calls_whom_a_stream_names])
+async def test_an_app_that_stops_reading_at_what_its_agent_wrote_and_then_fails_has_failed(app):
+    GIVEN_UP.clear()
+    episode = await episode_of(app, policy=Telling)
+    assert episode.infra_error is None and "raised" in episode.outcome.reason
+
+
+# A command, whose error is what it writes of it.
+
+CLIENT = """
+import os, openai
+client = openai.OpenAI()
+def said(model, **more):
+    return client.chat.completions.create(model=model, messages=[{"role": "user", "content": "x"}], **more)
+said("planner")
+"""
+FAILS = """
+said("plannr")
+"""
+IN_OTHER_WORDS = """
+try:
+    said("plannr")
+except openai.NotFoundError as error:
+    error.add_note("while it played")
+    raise RuntimeError("my framework has failed") from error
+"""
+COPES = """
+try:
+    said("plannr")
+except openai.NotFoundError as error:
+    import sys, traceback
+    traceback.print_exc()
+    int("what its agent said")
+"""
+SAYS_IT_IN_A_LINE = """
+try:
+    said("plannr")
+except openai.NotFoundError as error:
+    raise SystemExit(f"it fell: {error}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "is_left_out"), [(FAILS, True), (IN_OTHER_WORDS, True), (SAYS_IT_IN_A_LINE, True), (COPES, False)]
+)
+async def test_a_command_fails_on_a_refusal_where_its_traceback_says_so(rest, is_left_out, tmp_path):
+    (tmp_path / "app.py").write_text(CLIENT + rest)
+    options = {"command": f"{sys.executable} {tmp_path / 'app.py'}", "grade": f"{__name__}:kept"}
+    pipeline = make_pipeline(PipelineConfig(name="gateway", options={**options, "roles": {"planner": {}}}))
+    [episode] = await play(pipeline, ScriptedPolicy(lambda call: "fine"))
+    assert (episode.infra_error is not None) is is_left_out, episode
 
 
 # The two questions.

@@ -41,7 +41,7 @@ def pipeline(**options):
 
 
 @pytest.mark.parametrize(
-    ("overflowed", "answered", "given_up", "refusal", "crashes", "blamed"),
+    ("overflowed", "answered", "unheard", "refusal", "crashes", "blamed"),
     [
         (1, 0, 1, NotGiven("it fell"), "fail", ContextOverflow),
         (0, 0, 0, None, "fail", AppBroken),
@@ -52,12 +52,12 @@ def pipeline(**options):
         (0, 1, 0, None, "leave_out", AppBroken),
     ],
 )
-def test_whose_doing_it_is_that_an_app_failed(overflowed, answered, given_up, refusal, crashes, blamed):
+def test_whose_doing_it_is_that_an_app_failed(overflowed, answered, unheard, refusal, crashes, blamed):
     noted = []
     episode = SimpleNamespace(
         overflowed=overflowed,
         answered=answered,
-        given_up=given_up,
+        unheard=unheard,
         refusal=refusal,
         note=lambda *said: noted.append(said),
     )
