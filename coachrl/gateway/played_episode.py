@@ -58,7 +58,8 @@ class PlayedEpisode:
     Attributes:
         broken: gets the error of the machinery that ends the episode, whatever its app makes of it.
         answered, overflowed, given_up: so many calls were answered, did not fit the model's context, and were left by
-            the client before they were answered; unheard: of the last those before the app was told any of the reply.
+            the client before they were answered.
+        unheard: so many calls were left since the app was last answered, before it was told any of the reply.
         refusal: of the app's last call, where it was refused for what its agents cannot have written; else None.
         external: what each call to a provider took.
     """
@@ -98,7 +99,7 @@ class PlayedEpisode:
             unknown = UnknownModel(call.role, self.models)
             self.refused(unknown)
             raise unknown
-        refused_before, heard = self.refusal, list[str]()
+        before, heard = (self.refusal, self.unheard), list[str]()
         answering = asyncio.get_running_loop().create_task(self._answer(_heard_by(call, heard)), context=self._context)
         self._under_way.add(answering)
         try:
@@ -118,10 +119,8 @@ class PlayedEpisode:
             self._quiet_since = time.monotonic()
         self.answered += 1
         self._said += [said_in(as_message(reply)) for reply in replies]
-        if (
-            self.refusal is refused_before
-        ):  # what was refused while this call was under way may be what the app fails on
-            self.refusal = None
+        if (self.refusal, self.unheard) == before:  # else the app may fail on what came while this call was under way
+            self.refusal, self.unheard = None, 0
         return replies
 
     def refused(self, error: CallError) -> None:

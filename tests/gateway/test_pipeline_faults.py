@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import time
 import urllib.request
 
 import gateway_apps
@@ -369,6 +370,20 @@ def gives_up_and_fails(task, endpoint):
 async def test_an_app_that_fails_since_it_did_not_wait_is_no_fault_of_its_agents():
     [episode] = await play(gateway("gives_up_and_fails"), SlowPolicy(lambda call: "fine"))
     assert "APITimeoutError" in episode.infra_error and episode.infra_error.startswith("app: ")
+
+
+def gives_up_copes_and_fails(task, endpoint):
+    with contextlib.suppress(openai.APITimeoutError):
+        ask(endpoint.openai().with_options(timeout=0.5, max_retries=0), "wait")
+    while not SEEN["policy"].given_up:
+        time.sleep(0.01)
+    int(ask(endpoint.openai(), "x"))
+
+
+async def test_an_app_that_copes_with_what_it_did_not_wait_for_fails_on_what_its_agent_wrote():
+    SEEN["policy"] = policy = SlowPolicy(lambda call: "fine")
+    [episode] = await play(gateway("gives_up_copes_and_fails"), policy)
+    assert episode.infra_error is None and "raised ValueError" in episode.outcome.reason
 
 
 async def leaves_calls(task, endpoint):
