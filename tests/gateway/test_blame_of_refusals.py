@@ -419,6 +419,7 @@ def test_parts_are_found_in_replies_whatever_their_case_and_signs(replies, parts
     [
         ("plannr", ["plannr", "plannr"]),
         ("planner-math", ["planner-math", "math"]),
+        ("planner-coder", ["planner-coder", "planner", "coder"]),
         ("PlannerMath2", ["PlannerMath2", "Math", "2"]),
         ("HTTPServer", ["HTTPServer", "HTTPS", "erver"]),
     ],

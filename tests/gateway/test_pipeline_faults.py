@@ -184,6 +184,32 @@ async def test_an_app_that_holds_up_the_loop_that_is_to_answer_it_is_broken_off(
     assert "await an async client (endpoint.async_openai()), or make the app a plain function" in told
 
 
+HELD_UP = []
+
+
+async def holds_up_another(task, endpoint):
+    """Its first episode waits in the loop; its second has what its agent wrote to fail on."""
+    async with endpoint.async_openai() as client:
+        await client.chat.completions.create(model="planner", messages=[user("x")])
+    if task.id == "t0":
+        await wait_until(lambda: "t1" in HELD_UP)
+        try:
+            await waits_in_the_loop(task, endpoint)
+        finally:
+            HELD_UP.append("t0")
+    HELD_UP.append("t1")
+    await wait_until(lambda: "t0" in HELD_UP)
+    int("what its agent said")
+
+
+async def test_an_app_that_is_held_up_by_another_fails_on_what_its_agent_wrote(monkeypatch):
+    monkeypatch.setattr(loop_watch, "_EVERY_S", 0.02)
+    HELD_UP.clear()
+    waiting, other = await play(gateway("holds_up_another"), tasks=2)
+    assert "raised APIConnectionError" in waiting.infra_error
+    assert other.infra_error is None and "raised ValueError" in other.outcome.reason
+
+
 def waits_in_a_loop_of_its_own(task, endpoint):
     async def solve():
         return ask(endpoint.openai(), "wait a while")
