@@ -144,8 +144,8 @@ class NotGiven(BadRequest):
 
 
 def parts_of_name(name: str, known: Sequence[str]) -> list[str]:
-    """A name, and each of its words that none of the known ones has, or all where they have all of them: an app may have
-    made it of what an agent said."""
+    """A name, and each of its words that none of the known ones has, or all where they have all of them: an app may
+    have made it of what an agent said."""
     words = _WORDS_OF_NAME.findall(name)
     ours = {word.casefold() for one in known for word in _WORDS_OF_NAME.findall(one)}
     return [name, *([word for word in words if word.casefold() not in ours] or words)]
