@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _MOST_RESULT_BYTES = 16 * 2**20
 _PREFIX = "coachrl-app-"
+_TRACEBACK = "Traceback (most recent call last):"
+_IS_ITS_CAUSE = "The above exception was the direct cause of the following exception:"
 _DRAIN_S = 5.0
 """How long the rest of what an app has printed may take to be read once it has ended."""
 _ENDING_S = 5.0
@@ -91,6 +93,10 @@ class FunctionApp:
             raise AppFailed(f"{self._path} raised {type(error).__name__}: {one_line(said(error), 300)}") from error
 
 
+class _ItsError(Exception):
+    """What a program of Python's wrote of the error that ended it."""
+
+
 class CommandApp:
     """A command of the user's. It finds the endpoint in its environment, and its task in a file; its result is a file
     that it writes (`{result_file}`), or the last line that it prints. JSON is read, other text taken as it is."""
@@ -126,7 +132,8 @@ class CommandApp:
             code = await self._run(words, endpoint, output, errors)
             if code != 0:
                 said = one_line(redacted(errors.last_line(), secrets_of(KEY_CHARS)), 300)
-                raise AppFailed(f"{Path(self._words[0]).name} ended with exit code {code}: {said or 'it said nothing'}")
+                failed = f"{Path(self._words[0]).name} ended with exit code {code}: {said or 'it said nothing'}"
+                raise AppFailed(failed) from _ItsError(errors.last_error())
             return _written_result(result_file) if self._writes_file else _printed_result(output)
 
     async def _run(self, words: Sequence[str], endpoint: Endpoint, output: _Tail, errors: _Tail) -> int:
@@ -202,6 +209,16 @@ class _Tail:
         if len(line) > self._most:
             raise AppFailed(f"the last line that it printed has more than {self._most:,} bytes")
         return line.decode("utf-8", "replace").strip()
+
+    def last_error(self) -> str:
+        """Of the last traceback, and those of its causes: all but the code. Empty where there is none."""
+        _, *tracebacks = bytes(self._kept).decode("utf-8", "replace").split(_TRACEBACK)
+        lines: list[str] = []
+        for place, traceback in enumerate(reversed(tracebacks)):
+            if place > 0 and not traceback.rstrip().endswith(_IS_ITS_CAUSE):
+                break
+            lines += [line for line in traceback.splitlines() if line[:1].strip()]
+        return "\n".join(lines)
 
     async def _read(self, stream: asyncio.StreamReader) -> None:
         while part := await stream.read(2**16):

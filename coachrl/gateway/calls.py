@@ -5,6 +5,7 @@ The errors say by `status`, `kind` and `code` what the client is told; the endpo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
@@ -14,6 +15,8 @@ from coachrl.text import one_line
 
 StopReason = Literal["stop", "length", "tool_calls", "content_filter"]  # the last of a provider's model alone
 ToolChoice = Literal["auto", "none", "required"]
+
+_WORDS_OF_NAME = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+|\d+")
 
 
 @dataclass(frozen=True)
@@ -112,23 +115,40 @@ class Answerer(Protocol):
 
 class CallError(CoachrlError):
     """A call that gets an error for an answer. status: of HTTP; kind: OpenAI's type of error; code: what programs test;
-    param: the field of the request that is wrong."""
+    param: the field of the request that is wrong. is_apps: whether agents, whose words an app passes on, cannot be why,
+    if they did not write what is in `written`."""
 
     status: ClassVar[int] = 400
     kind: ClassVar[str] = "invalid_request_error"
     code: ClassVar[str | None] = None
+    is_apps: ClassVar[bool] = False
 
     def __init_subclass__(cls, status: int = 400, code: str | None = None, kind: str | None = None) -> None:
         super().__init_subclass__()
         cls.status, cls.code, cls.kind = status, code, kind or cls.kind
 
-    def __init__(self, message: str, param: str | None = None) -> None:
+    def __init__(self, message: str, param: str | None = None, written: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.param = param
+        self.param, self.written = param, written
 
 
 class BadRequest(CallError):
-    """A request that cannot be read, or asks for what this endpoint does not give."""
+    """A request that cannot be read, or asks for what this endpoint does not give. It may be what an agent wrote that
+    made it so: arguments of a call, a reply without words, a number, or so much that it is too much."""
+
+
+class NotGiven(BadRequest):
+    """A request for what this endpoint gives nobody, in a place where no reply stands."""
+
+    is_apps = True
+
+
+def parts_of_name(name: str, known: Sequence[str]) -> list[str]:
+    """A name, and each of its words that none of the known ones has, or all where they have all of them: an app may
+    have made it of what an agent said."""
+    words = _WORDS_OF_NAME.findall(name)
+    ours = {word.casefold() for one in known for word in _WORDS_OF_NAME.findall(one)}
+    return [name, *([word for word in words if word.casefold() not in ours] or words)]
 
 
 class RequestTooLarge(CallError, status=413, code="request_too_large"):
@@ -146,8 +166,17 @@ class EpisodeEnded(CallError, status=403, code="episode_ended", kind="permission
 class UnknownModel(CallError, status=404, code="model_not_found"):
     """A model's name that is no role's. The message lists the roles."""
 
+    is_apps = True
+
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"there is no model {one_line(name)!r}; the models are the roles {', '.join(known)}", "model")
+        said = f"there is no model {one_line(name)!r}; the models are the roles {', '.join(known)}"
+        super().__init__(said, "model", parts_of_name(name, known))
+
+
+class HeldUp(CallError):
+    """A call that is made in the event loop of the run, which cannot answer it."""
+
+    is_apps = True
 
 
 class EngineFailed(CallError, status=500, code="engine_failed", kind="server_error"):

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from coachrl.errors import ContextOverflow, PolicyError
-from coachrl.gateway.calls import BadRequest, Call, FunctionCall, Reply, StopReason
+from coachrl.gateway.calls import BadRequest, Call, FunctionCall, NotGiven, Reply, StopReason
 from coachrl.gateway.wire.base import asked_function, is_json
 from coachrl.parsing import parse_json
 from coachrl.pipelines.generation import Message, PolicyTokenizer, opens_thinking
@@ -189,7 +189,21 @@ def _encoded(call: Call, tokenizer: PolicyTokenizer, thinking: bool) -> tuple[in
     try:
         return tokenizer.encode_chat(messages, thinking=thinking, tools=tools)
     except PolicyError as error:
-        raise BadRequest(str(error), "messages") from error
+        if _takes_a_beginning(call, tokenizer):
+            raise BadRequest(str(error), "messages") from error
+        raise NotGiven(str(error), "messages") from error
+
+
+def _takes_a_beginning(call: Call, tokenizer: PolicyTokenizer) -> bool:
+    """Whether the chat template takes a user's message, after a system's where the conversation has that, whatever they
+    say. Where it does, it may be agents who made it refuse the whole: by a reply so empty that the app left it out, or
+    by a call of a function."""
+    shape = ["system", "user"] if call.messages[0]["role"] == "system" else ["user"]
+    try:
+        tokenizer.encode_chat([{"role": role, "content": "?"} for role in shape])
+    except PolicyError:
+        return False
+    return True
 
 
 def _check_length(call: Call, tokenizer: PolicyTokenizer) -> None:

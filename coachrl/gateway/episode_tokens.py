@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from coachrl.errors import CoachrlError, ConfigError, lacking
-from coachrl.gateway.calls import Call, CallError, EpisodeEnded, Reply, WrongToken
+from coachrl.gateway.calls import Call, CallError, EpisodeEnded, HeldUp, Reply, WrongToken
 from coachrl.gateway.loop_watch import LoopWatch
 from coachrl.gateway.played_episode import OVER, PlayedEpisode
 
@@ -33,9 +33,6 @@ def check_packages() -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"pipeline gateway needs {lacking(error)}: pip install 'coachrl[gateway]'") from error
-
-
-class _HeldUp(CallError): ...
 
 
 class Episodes:
@@ -73,9 +70,9 @@ class Episodes:
 
     def hold_up(self) -> None:
         """An app waits in the event loop for what that loop is to answer. Whose it is, nobody knows here: it is told of
-        all that play, and forgotten of those that are answered next."""
+        all that play, and counts for those that fail on a connection that broke, before they are answered again."""
         for episode in list(self._played.values()):
-            episode.refused(_HeldUp(_HELD_UP))
+            episode.refused(HeldUp(_HELD_UP))
 
     def _episode(self, token: str) -> PlayedEpisode:
         if token in self._played:
@@ -119,9 +116,7 @@ class SharedServer:
             self._users -= 1
             if self._users == 0:
                 self._starting = None
-                if self._watch is not None:
-                    self._watch.stop()
-                self._stopping = asyncio.create_task(_stop(starting))
+                self._stopping = asyncio.create_task(self._stop(starting))
                 await asyncio.shield(self._stopping)
 
     async def _start(self) -> Server:
@@ -135,8 +130,9 @@ class SharedServer:
         self._watch = LoopWatch(address, self.episodes.hold_up)
         return server
 
-
-async def _stop(starting: asyncio.Task[Server]) -> None:
-    with contextlib.suppress(CoachrlError):  # one that could not start was told to those who waited for it
-        server = await asyncio.shield(starting)
-        await server.__aexit__(None, None, None)
+    async def _stop(self, starting: asyncio.Task[Server]) -> None:
+        with contextlib.suppress(CoachrlError):  # one that could not start was told to those who waited for it
+            server = await asyncio.shield(starting)
+            if self._watch is not None:
+                self._watch.stop()
+            await server.__aexit__(None, None, None)

@@ -55,13 +55,17 @@ def _sockets(frame: FrameType | None) -> Iterator[socket.socket]:
             return
         for value in list(frame.f_locals.values()):
             for each in (value, _attribute(value, "_sock")):
-                if isinstance(each, socket.socket):
+                if issubclass(type(each), socket.socket):  # isinstance would ask proxies for what they stand for
                     yield each
         frame = frame.f_back
 
 
 def _attribute(value: Any, name: str) -> Any:
-    return getattr(value, "__dict__", {}).get(name)
+    """Of an object's own, without what its class would do to give it."""
+    try:
+        return object.__getattribute__(value, "__dict__").get(name)
+    except Exception:  # noqa: BLE001  the boundary to any object: one without, or that makes it of something else
+        return None
 
 
 def _shut(connection: socket.socket) -> None:

@@ -32,10 +32,11 @@ from coachrl.gateway.episode_tokens import SharedServer, check_packages
 from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.gateway.grading import graded
 from coachrl.gateway.played_episode import PlayedEpisode
+from coachrl.gateway.refusals import came_of
 from coachrl.pipelines.base import Pipeline, PipelineOptions, Team
 from coachrl.prompts import parse_prompt
 from coachrl.sandbox.base import Workspace
-from coachrl.text import brief
+from coachrl.text import brief, one_line
 from coachrl.types import Outcome, Role, Task, Usage
 
 log = logging.getLogger(__name__)
@@ -199,10 +200,11 @@ class Gateway(Pipeline):
             return ContextOverflow(str(error))
         if episode.answered == 0:
             return AppBroken(f"{error} (before it was answered a single call)")
-        if episode.given_up:
+        if episode.unheard:
             return AppBroken(f"{error} (after a call that it did not wait for)")
-        if episode.refusal:
-            said = "" if episode.refusal in str(error) else f": {episode.refusal}"
+        if episode.refusal is not None and came_of(error, episode.refusal):
+            refusal = one_line(str(episode.refusal), 300)
+            said = "" if refusal in str(error) else f": {refusal}"
             return AppBroken(f"{error} (after a call that was refused{said})")
         if self.options.crashes == "leave_out":
             return AppBroken(str(error))

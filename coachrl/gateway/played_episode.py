@@ -9,11 +9,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coachrl.coach.clients.ledger import calls_to
 from coachrl.errors import AppBroken, ContextOverflow
-from coachrl.gateway.calls import BadRequest, Call, CallError, EngineFailed, EpisodeEnded, Reply, UnknownModel
+from coachrl.gateway.calls import BadRequest, Call, CallError, EngineFailed, EpisodeEnded, Piece, Reply, UnknownModel
 from coachrl.gateway.conversation_tokens import (
     Conversations,
     as_message,
@@ -25,6 +25,7 @@ from coachrl.gateway.conversation_tokens import (
 )
 from coachrl.gateway.external import LiteLLMProviders
 from coachrl.gateway.growing import told_as_it_grows
+from coachrl.gateway.refusals import may_have_written
 from coachrl.pipelines.team.team import Agent, Scoring, Team, together
 from coachrl.pipelines.team.trajectory import ReadPrompt
 from coachrl.text import clip_middle, one_line
@@ -58,7 +59,8 @@ class PlayedEpisode:
         broken: gets the error of the machinery that ends the episode, whatever its app makes of it.
         answered, overflowed, given_up: so many calls were answered, did not fit the model's context, and were left by
             the client before they were answered.
-        refusal: why the app's last call was refused, where that is nothing that its agents wrote; else empty.
+        unheard: so many calls were left since the app was last answered, before it was told any of the reply.
+        refusal: of the app's last call, where it was refused for what its agents cannot have written; else None.
         external: what each call to a provider took.
     """
 
@@ -81,8 +83,9 @@ class PlayedEpisode:
         self._quiet_since = time.monotonic()
         self._closed = False
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.answered = self.overflowed = self.given_up = 0
-        self.refusal = ""
+        self.answered = self.overflowed = self.given_up = self.unheard = 0
+        self.refusal: CallError | None = None
+        self._said: list[str] = []  # in replies
         self.external: list[Usage] = []
 
     @property
@@ -96,7 +99,8 @@ class PlayedEpisode:
             unknown = UnknownModel(call.role, self.models)
             self.refused(unknown)
             raise unknown
-        answering = asyncio.get_running_loop().create_task(self._answer(call), context=self._context)
+        before, heard = (self.refusal, self.unheard), list[str]()
+        answering = asyncio.get_running_loop().create_task(self._answer(_heard_by(call, heard)), context=self._context)
         self._under_way.add(answering)
         try:
             replies = await answering
@@ -104,6 +108,8 @@ class PlayedEpisode:
             if self._closed:  # it was `close` that gave it up: the client may wait still
                 raise EpisodeEnded(OVER) from None
             self.given_up += 1
+            self.unheard += not heard
+            self._said.append("".join(heard))
             raise
         except ContextOverflow:
             self.overflowed += 1
@@ -112,14 +118,18 @@ class PlayedEpisode:
             self._under_way.discard(answering)
             self._quiet_since = time.monotonic()
         self.answered += 1
-        self.refusal = ""
+        self._said += [said_in(as_message(reply)) for reply in replies]
+        if (self.refusal, self.unheard) == before:  # else the app may fail on what came while this call was under way
+            self.refusal, self.unheard = None, 0
         return replies
 
     def refused(self, error: CallError) -> None:
-        """The app asks for what it does not get, whatever its agents write: that is its maker's to know."""
-        self.refusal = one_line(str(error), 300)
+        """The app asks for what it does not get: that is its maker's to know, whoever's doing it is."""
+        is_agents = not error.is_apps or may_have_written(self._said, error.written)
+        self.refusal = None if is_agents else error
         field = (error.param or "").partition("[")[0]
-        self.note(f"refused {type(error).__name__} {field}", "a call of the app is refused: %s", self.refusal)
+        kind = f"refused {type(error).__name__} {field}"
+        self.note(kind, "a call of the app is refused: %s", one_line(str(error), 300))
 
     def note(self, key: str, message: str, *arguments: object) -> None:
         """Say something in the log, once for each `key`."""
@@ -230,6 +240,19 @@ class PlayedEpisode:
             for function in asked.reply.tool_calls:
                 self._unobserved.pop(function.id, None)
             self._team.observe(asked.index, _with_results(asked, results))
+
+
+def _heard_by(call: Call, heard: list[str]) -> Call:
+    """The call, whose app is told its reply in pieces: they are kept in `heard`."""
+    if call.tell is None:
+        return call
+    tell = call.tell
+
+    def told(piece: Piece) -> None:
+        heard.append(piece.text)
+        tell(piece)
+
+    return replace(call, tell=told)
 
 
 def _with_results(asked: _Asked, results: Mapping[str, str]) -> tuple[ToolCall, ...]:

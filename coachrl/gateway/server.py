@@ -30,6 +30,7 @@ from coachrl.gateway.calls import (
     Call,
     CallError,
     EngineFailed,
+    NotGiven,
     Piece,
     Reply,
     RequestTooLarge,
@@ -74,10 +75,12 @@ _CLOSED = 499  # a status that nobody reads: the client is gone
 Result = TypeVar("Result")
 
 
-class _NoSuchPath(CallError, status=404): ...
+class _NoSuchPath(CallError, status=404):
+    is_apps = True
 
 
-class _WrongMethod(CallError, status=405): ...
+class _WrongMethod(CallError, status=405):
+    is_apps = True
 
 
 class _ContextLengthExceeded(CallError, code="context_length_exceeded"): ...
@@ -305,7 +308,7 @@ def _read(request: Request, body: bytes, wire: Wire) -> Exchange:
     """Raises BadRequest."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":  # what a browser sends for a page of another site is never this
-        raise BadRequest("the body must be JSON: send it with Content-Type: application/json")
+        raise NotGiven("the body must be JSON: send it with Content-Type: application/json")
     check_few_values(body, MOST_VALUES, "the request's body", BadRequest)
     return wire.read(parse_json(body, "the request's body", BadRequest))
 

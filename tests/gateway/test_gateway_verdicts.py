@@ -10,7 +10,7 @@ from coachrl.config import PipelineConfig
 from coachrl.errors import AppBroken, AppFailed, ConfigError, ContextOverflow, GraderFailed
 from coachrl.gateway import episode_tokens
 from coachrl.gateway.apps import Endpoint, _Tail, app_environment
-from coachrl.gateway.calls import EpisodeEnded, WrongToken
+from coachrl.gateway.calls import EpisodeEnded, NotGiven, WrongToken
 from coachrl.gateway.episode_tokens import Episodes
 from coachrl.gateway.grading import graded
 from coachrl.gateway.pipeline import _spent
@@ -41,22 +41,23 @@ def pipeline(**options):
 
 
 @pytest.mark.parametrize(
-    ("overflowed", "answered", "given_up", "refusal", "crashes", "blamed"),
+    ("overflowed", "answered", "unheard", "refusal", "crashes", "blamed"),
     [
-        (1, 0, 1, "no", "fail", ContextOverflow),
-        (0, 0, 0, "", "fail", AppBroken),
-        (0, 1, 1, "", "fail", AppBroken),
-        (0, 1, 0, "no", "fail", AppBroken),
-        (0, 1, 0, "", "fail", AppFailed),
-        (0, 1, 0, "", "leave_out", AppBroken),
+        (1, 0, 1, NotGiven("it fell"), "fail", ContextOverflow),
+        (0, 0, 0, None, "fail", AppBroken),
+        (0, 1, 1, None, "fail", AppBroken),
+        (0, 1, 0, NotGiven("it fell"), "fail", AppBroken),
+        (0, 1, 0, NotGiven("not that"), "fail", AppFailed),
+        (0, 1, 0, None, "fail", AppFailed),
+        (0, 1, 0, None, "leave_out", AppBroken),
     ],
 )
-def test_whose_doing_it_is_that_an_app_failed(overflowed, answered, given_up, refusal, crashes, blamed):
+def test_whose_doing_it_is_that_an_app_failed(overflowed, answered, unheard, refusal, crashes, blamed):
     noted = []
     episode = SimpleNamespace(
         overflowed=overflowed,
         answered=answered,
-        given_up=given_up,
+        unheard=unheard,
         refusal=refusal,
         note=lambda *said: noted.append(said),
     )

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import time
 import urllib.request
 
 import gateway_apps
@@ -141,21 +142,22 @@ class _Strict(ScriptedPolicy):
 
         def encode_chat(messages, *given, **named):
             if [message["role"] for message in messages] != ["user"]:
-                raise PolicyError("roles must alternate")
+                raise PolicyError("this template takes a user's message alone")
             return encode(tokenizer, messages, *given, **named)
 
         tokenizer.encode_chat = encode_chat
         return tokenizer
 
 
-def speaks_twice(task, endpoint):
+def has_a_system_prompt_later(task, endpoint):
     client = endpoint.openai()
     ask(client, "x")
-    client.chat.completions.create(model="planner", messages=[user("x"), user("y")])
+    system = {"role": "system", "content": "Be brief."}
+    client.chat.completions.create(model="planner", messages=[system, user("y")])
 
 
 async def test_a_conversation_that_no_template_takes_is_no_fault_of_the_agents():
-    [episode] = await play(gateway("speaks_twice"), _Strict(lambda call: "fine"))
+    [episode] = await play(gateway("has_a_system_prompt_later"), _Strict(lambda call: "fine"))
     assert episode.infra_error.endswith("(after a call that was refused)")
 
 
@@ -180,6 +182,32 @@ async def test_an_app_that_holds_up_the_loop_that_is_to_answer_it_is_broken_off(
     assert episode.infra_error.startswith(f"app: test_pipeline_faults:{run} raised ")
     [told] = [record.message for record in caplog.records if "is refused" in record.message]
     assert "await an async client (endpoint.async_openai()), or make the app a plain function" in told
+
+
+HELD_UP = []
+
+
+async def holds_up_another(task, endpoint):
+    """Its first episode waits in the loop; its second has what its agent wrote to fail on."""
+    async with endpoint.async_openai() as client:
+        await client.chat.completions.create(model="planner", messages=[user("x")])
+    if task.id == "t0":
+        await wait_until(lambda: "t1" in HELD_UP)
+        try:
+            await waits_in_the_loop(task, endpoint)
+        finally:
+            HELD_UP.append("t0")
+    HELD_UP.append("t1")
+    await wait_until(lambda: "t0" in HELD_UP)
+    int("what its agent said")
+
+
+async def test_an_app_that_is_held_up_by_another_fails_on_what_its_agent_wrote(monkeypatch):
+    monkeypatch.setattr(loop_watch, "_EVERY_S", 0.02)
+    HELD_UP.clear()
+    waiting, other = await play(gateway("holds_up_another"), tasks=2)
+    assert "raised APIConnectionError" in waiting.infra_error
+    assert other.infra_error is None and "raised ValueError" in other.outcome.reason
 
 
 def waits_in_a_loop_of_its_own(task, endpoint):
@@ -368,6 +396,20 @@ def gives_up_and_fails(task, endpoint):
 async def test_an_app_that_fails_since_it_did_not_wait_is_no_fault_of_its_agents():
     [episode] = await play(gateway("gives_up_and_fails"), SlowPolicy(lambda call: "fine"))
     assert "APITimeoutError" in episode.infra_error and episode.infra_error.startswith("app: ")
+
+
+def gives_up_copes_and_fails(task, endpoint):
+    with contextlib.suppress(openai.APITimeoutError):
+        ask(endpoint.openai().with_options(timeout=0.5, max_retries=0), "wait")
+    while not SEEN["policy"].given_up:
+        time.sleep(0.01)
+    int(ask(endpoint.openai(), "x"))
+
+
+async def test_an_app_that_copes_with_what_it_did_not_wait_for_fails_on_what_its_agent_wrote():
+    SEEN["policy"] = policy = SlowPolicy(lambda call: "fine")
+    [episode] = await play(gateway("gives_up_copes_and_fails"), policy)
+    assert episode.infra_error is None and "raised ValueError" in episode.outcome.reason
 
 
 async def leaves_calls(task, endpoint):

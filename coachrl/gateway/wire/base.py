@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coachrl.gateway.calls import BadRequest, Call, CallError, Piece, Reply, ToolChoice
+from coachrl.gateway.calls import BadRequest, Call, CallError, NotGiven, Piece, Reply, ToolChoice
 from coachrl.parsing import check_few_values, count_values, parse_json
 from coachrl.text import nearest, one_line
 
@@ -24,9 +24,12 @@ MOST_VALUES = 100_000
 MOST_REPLIES = 128  # of one call, as OpenAI has it
 MOST_STOPS, MOST_STOP_CHARS = 64, 1000  # the end of a reply that is sent as it grows is held against each of them
 MOST_TOKENS = 2**31 - 1  # of a reply: no model writes so many, and no engine counts further
+_NAMED_CHARS, _NAMED_STEP = 2000, 4  # of a URL; the rest may be a picture
+_SETTINGS = ("type", "detail", "format", "media_type")  # of a picture: words that anybody says
 PIECE = 24  # characters, about: what is sent at a time of a reply that is there as a whole
 
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_TOOL_TYPE = re.compile(r"tools\[\d+\]\.type")  # of a provider's own tool
 _STEP = re.compile(r"[.\[]")  # into a place, as of messages[0].content
 _SHOULD_BE = "Input should be "
 _WORDS = re.compile(rf"\s*\S{{1,{PIECE}}}|\s+")
@@ -72,7 +75,9 @@ class Part(BaseModel):
 
 
 class Block(Part):
-    """A piece of a message's content."""
+    """A piece of a message's content. What else stands in it is kept: a picture's URL may be an agent's."""
+
+    model_config = ConfigDict(extra="allow")
 
     type: str
     text: str | None = None
@@ -108,7 +113,8 @@ def read_part(kind: type[Read], body: Any) -> Read:
         return kind.model_validate(body)
     except ValidationError as error:
         place, what = _wrong(error)
-        raise BadRequest(f"{place}: {one_line(what)}", place) from None
+        kind_ = NotGiven if _TOOL_TYPE.fullmatch(place) else BadRequest
+        raise kind_(f"{place}: {one_line(what)}", place) from None
 
 
 def _wrong(error: ValidationError) -> tuple[str, str]:
@@ -138,27 +144,55 @@ def refuse(field: str, why: str) -> BadRequest:
     return BadRequest(f"{field}: {why}", field)
 
 
+def not_given(field: str, why: str, written: Sequence[str] = ()) -> NotGiven:
+    return NotGiven(f"{field}: {why}", field, written)
+
+
 def refuse_fields(body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]]) -> None:
     """Raises BadRequest for a field that asks for what is not given here. refused: field -> the values besides null
     that ask for nothing."""
     for field, harmless in refused.items():
         value = body.get(field)
         if value is not None and value not in harmless:
-            raise refuse(field, "this is not supported here; leave it out")
+            raise not_given(field, "this is not supported here; leave it out")
 
 
-def text_of(content: Content, field: str) -> str:
-    """The text of a message. Its parts are set apart by a line end, as other servers of open models do. Raises
-    BadRequest for images, sound and files."""
+def text_of(content: Content, field: str, is_apps: bool = False) -> str:
+    """The text of a message. Its parts are set apart by a line end, as other servers of open models do. is_apps:
+    whether no reply stands before it, or in it, so that other parts are no answer to one. Raises BadRequest for images,
+    sound and files."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
     for block in content:
         text = block.text if block.text is not None else block.refusal
         if text is None or block.type not in ("text", "input_text", "output_text", "refusal"):
-            raise refuse(field, f"a part of type {one_line(block.type)!r} cannot be read here: text alone is")
+            why = f"a part of type {one_line(block.type)!r} cannot be read here: text alone is"
+            raise not_given(field, why, [*_named_in(block.model_extra)]) if is_apps else refuse(field, why)
         texts.append(text)
     return "\n".join(texts)
+
+
+def first_of(kinds: Iterable[str], looked_for: Sequence[str]) -> int:
+    """The place of the first that is one of these, or the end."""
+    place = -1
+    for place, kind in enumerate(kinds):
+        if kind in looked_for:
+            return place
+    return place + 1
+
+
+def _named_in(value: Any) -> Iterator[str]:
+    """The texts in a part of a body, and the steps of those that are URLs or paths."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield from (step for step in value[:_NAMED_CHARS].split("/") if len(step) >= _NAMED_STEP)
+        elif isinstance(value, Mapping):
+            waiting += [part for key, part in value.items() if key not in _SETTINGS]
+        elif isinstance(value, list):
+            waiting += value
 
 
 def function_schema(function: Function, field: str) -> dict[str, Any]:

@@ -97,9 +97,13 @@ def read(body: Any) -> ChatExchange:
         base.function_schema(tool.function, f"tools[{place}].function") for place, tool in enumerate(given.tools or ())
     )
     choice = given.tool_choice or "auto"
+    first_reply = base.first_of((message.role for message in given.messages), ("assistant", "tool"))
     call = base.call_of(
         given,
-        [_message(message, f"messages[{place}]") for place, message in enumerate(given.messages)],
+        [
+            _message(message, f"messages[{place}]", is_apps=place < first_reply)
+            for place, message in enumerate(given.messages)
+        ],
         tools,
         choice="required" if isinstance(choice, _NamedTool) else choice,
         named=choice.function.name if isinstance(choice, _NamedTool) else None,
@@ -114,9 +118,9 @@ def read(body: Any) -> ChatExchange:
     return ChatExchange(call, sends_usage=options is not None and options.include_usage is True)
 
 
-def _message(message: _Message, field: str) -> dict[str, Any]:
+def _message(message: _Message, field: str, is_apps: bool) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role
-    text = base.text_of(message.content, f"{field}.content") or message.refusal or ""
+    text = base.text_of(message.content, f"{field}.content", is_apps) or message.refusal or ""
     found: dict[str, Any] = {"role": role, "content": text}
     if message.name is not None:
         found["name"] = message.name

@@ -72,7 +72,7 @@ def read(body: Any) -> MessagesExchange:
     given = base.read_part(_Body, body)
     base.refuse_fields(body, _REFUSED)
     if given.output_config is not None and given.output_config.format is not None:
-        raise base.refuse("output_config.format", "replies are not held to a form here; leave it out")
+        raise base.not_given("output_config.format", "replies are not held to a form here; leave it out")
     if given.messages[-1].role == "assistant":
         raise base.refuse(
             "messages", "the last one is the assistant's: a reply that was begun is not gone on with here"
@@ -81,10 +81,11 @@ def read(body: Any) -> MessagesExchange:
     choice = given.tool_choice or _Choice(type="auto")
     if choice.type == "tool" and choice.name is None:
         raise base.refuse("tool_choice.name", "say which tool")
-    system = base.text_of(given.system, "system")
+    system = base.text_of(given.system, "system", is_apps=True)
     messages = [{"role": "system", "content": system}] if system else []
+    first_reply = base.first_of((message.role for message in given.messages), ("assistant",))
     for place, message in enumerate(given.messages):
-        messages += _messages(message, f"messages[{place}].content")
+        messages += _messages(message, f"messages[{place}].content", is_apps=place < first_reply)
     call = base.call_of(
         given,
         messages,
@@ -100,16 +101,18 @@ def read(body: Any) -> MessagesExchange:
 
 def _tool(tool: _Tool, field: str) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
-        raise base.refuse(f"{field}.type", "the provider's own tools are not here: give functions of the app")
+        raise base.not_given(f"{field}.type", "the provider's own tools are not here: give functions of the app")
     return base.function_schema(tool, f"{field}.name")
 
 
-def _messages(message: _Message, field: str) -> list[dict[str, Any]]:
+def _messages(message: _Message, field: str, is_apps: bool) -> list[dict[str, Any]]:
     """A message as chat templates take it: results of tools are messages of their own, before the text that came with
     them. Thinking is left out, as the provider leaves that of earlier turns out."""
     if isinstance(message.content, str):
         return [{"role": message.role, "content": message.content}]
-    results, texts, asked = [], [], []
+    results: list[dict[str, Any]] = []
+    texts: list[Block] = []
+    asked: list[dict[str, Any]] = []
     for block in message.content:
         match block.type:
             case "tool_result" if message.role == "user":
@@ -120,12 +123,12 @@ def _messages(message: _Message, field: str) -> list[dict[str, Any]]:
             case "thinking" | "redacted_thinking":
                 pass
             case _:
-                texts.append(Block(type=block.type, text=block.text))
+                texts.append(block)
     if not texts and not asked:
         if not results:
             raise BadRequest(f"{field}: there is nothing in it", field)
         return results
-    found = {"role": message.role, "content": base.text_of(texts, field)}
+    found = {"role": message.role, "content": base.text_of(texts, field, is_apps and not results)}
     return [*results, {**found, "tool_calls": asked} if asked else found]
 
 

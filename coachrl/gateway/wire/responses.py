@@ -76,11 +76,11 @@ def read(body: Any) -> ResponsesExchange:
     given = base.read_part(_Body, body)
     base.refuse_fields(body, _REFUSED)
     if given.previous_response_id is not None:
-        raise base.refuse("previous_response_id", _STORED)
+        raise base.not_given("previous_response_id", _STORED)
     if not all(isinstance(value, str) for value in (given.metadata or {}).values()):
         raise base.refuse("metadata", "its values should be texts")
     if given.text is not None and given.text.format is not None and given.text.format.type != "text":
-        raise base.refuse("text.format", "replies are not held to a form here; leave it out")
+        raise base.not_given("text.format", "replies are not held to a form here; leave it out")
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given.tools or ()))
     choice = given.tool_choice or "auto"
     call = base.call_of(
@@ -98,7 +98,7 @@ def read(body: Any) -> ResponsesExchange:
 
 def _tool(tool: _Tool, field: str) -> dict[str, Any]:
     if tool.type != "function":
-        raise base.refuse(f"{field}.type", "the provider's own tools are not here: give functions of the app")
+        raise base.not_given(f"{field}.type", "the provider's own tools are not here: give functions of the app")
     return base.function_schema(tool, f"{field}.name")
 
 
@@ -108,20 +108,25 @@ def _messages(body: _Body) -> list[dict[str, Any]]:
         messages.append({"role": "system", "content": body.instructions})
     items = [_Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
     base.check_arguments(item.arguments or "" for item in items)
+    first_reply = base.first_of((_kind(item) for item in items), ("assistant", "function_call", "function_call_output"))
     for place, item in enumerate(items):
-        _add(messages, item, f"input[{place}]")
+        _add(messages, item, f"input[{place}]", is_apps=place < first_reply)
     if not messages or not items:  # nothing, or reasoning alone
         raise base.refuse("input", "there is nothing in it")
     return messages
 
 
-def _add(messages: list[dict[str, Any]], item: _Item, field: str) -> None:
+def _kind(item: _Item) -> str:
+    return item.role or item.type
+
+
+def _add(messages: list[dict[str, Any]], item: _Item, field: str, is_apps: bool) -> None:
     """Add an item to the conversation. Functions that one reply asked for are items of their own here, and one message
     in a chat template."""
     match item.type:
         case "message" if item.role is not None:
             role = "system" if item.role == "developer" else item.role
-            messages.append({"role": role, "content": base.text_of(item.content, f"{field}.content")})
+            messages.append({"role": role, "content": base.text_of(item.content, f"{field}.content", is_apps)})
         case "function_call" if item.call_id and item.name and item.arguments is not None:
             asked = base.asked_function(item.call_id, item.name, base.arguments_of(item.arguments))
             if not messages or messages[-1]["role"] != "assistant":
@@ -133,7 +138,7 @@ def _add(messages: list[dict[str, Any]], item: _Item, field: str) -> None:
         case "reasoning":
             pass  # as the provider leaves that of earlier turns out
         case "item_reference":
-            raise base.refuse(field, _STORED)
+            raise base.not_given(field, _STORED)
         case "message" | "function_call" | "function_call_output":
             raise base.refuse(field, f"a field of this {item.type} is missing")
         case _:
