@@ -88,9 +88,8 @@ class InThread:
             line = self._lines.get()
         try:
             if failed < _TRIES and self._hand_over(tracker, waiting, failed):
-                log.warning(
-                    "tracker %s lacks what is after step %d: metrics.jsonl has it", self._name, waiting[0][0] - 1
-                )
+                lacking = "tracker %s lacks what came from step %d on: metrics.jsonl has it"
+                log.warning(lacking, self._name, waiting[0][0])
             tracker.close()
         except BaseException as error:  # noqa: BLE001  as below
             log.warning("tracker %s did not end well: %s", self._name, _said(error))

@@ -116,7 +116,7 @@ def test_steps_that_were_refused_up_to_the_end_are_missed_aloud(run, monkeypatch
     served = Served(refusals=10**6)
     follow(run, monkeypatch, served)
     assert served.taken == ["closed"]
-    assert caplog.records[-1].message == "tracker mlflow lacks what is after step -1: metrics.jsonl has it"
+    assert caplog.records[-1].message == "tracker mlflow lacks what came from step 0 on: metrics.jsonl has it"
 
 
 @pytest.mark.parametrize("end", [Preempted("the process was asked to end"), KeyboardInterrupt()])
