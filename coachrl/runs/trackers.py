@@ -86,10 +86,13 @@ class WandB:
 
     def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
         package = _package("wandb")
-        name = run.folder.name
+        name, run_id = run.folder.name, _noted_id(run, "wandb")
+        # Where another run of this process is open, as a notebook's own, the package would write into that one.
+        other = package.run is not None and package.run.id != run_id
+        settings = package.Settings(silent=True, **({"reinit": "create_new"} if other else {}))
         self._run = package.init(
-            project=PROJECT, name=name, id=_noted_id(run, "wandb"), resume="allow", dir=str(run.folder),
-            config=_plain(config), settings=package.Settings(silent=True),
+            project=PROJECT, name=name, id=run_id, resume="allow", dir=str(run.folder), config=_plain(config),
+            settings=settings,
         )  # fmt: skip
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
