@@ -95,13 +95,20 @@ def _acquire(path: Path, of: Path) -> int:
                 if is_ours and os.fstat(descriptor).st_nlink <= 1:
                     return descriptor
                 # A copy made of hard links has it, too, or another user's umask keeps it from us: a new one is made.
-                path.unlink()
+                _remove_left(path)
         except BaseException as error:
             os.close(descriptor)
             if isinstance(error, OSError):
                 raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
             raise
         os.close(descriptor)  # or its owner removed it while it was being opened
+
+
+def _remove_left(path: Path) -> None:
+    try:
+        path.unlink()
+    except PermissionError as error:  # as where each removes what is that user's alone
+        raise ConfigError(f"{path} was left by another user: have it removed by that one, and try again") from error
 
 
 def _opened(path: Path) -> tuple[int, bool]:
@@ -133,6 +140,12 @@ def _lock(descriptor: int, path: Path, of: Path) -> None:
     except BlockingIOError:
         raise ConfigError(_refusal(path, of, left)) from None
     except OSError as error:
+        if error.errno == errno.EBADF:  # over NFS, where only what may be written to is locked
+            still = f" by {left}" if left is not None else ""
+            raise ConfigError(
+                f"{of} may be in use{still}: {path} is another user's, and cannot be locked by this one; where nobody "
+                "trains there any longer, remove it and try again"
+            ) from error
         if error.errno not in _NO_LOCKS:
             raise ConfigError(f"{path} cannot be locked: {error.strerror}") from error
         log.warning("%s: its file system has no locks: two machines could write to it at once", path)

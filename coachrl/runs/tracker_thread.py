@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Protocol
 
 from coachrl.text import said
@@ -17,6 +20,8 @@ log = logging.getLogger(__name__)
 _Line = tuple[int, Mapping[str, float]]
 _TRIES = 10  # in a row; MLflow tries for minutes, each time
 _LAST_WORDS_S = 60.0
+_HURRIED_S = 5.0  # schedulers end a process half a minute after they ask it to
+_LOOK_EVERY_S = 0.1
 
 
 class _Tracker(Protocol):
@@ -38,8 +43,11 @@ class InThread:
         self._thread = threading.Thread(
             target=self._live, args=(make, made), name=f"coachrl tracker {name}", daemon=True
         )
+        self._ends_at = math.inf
         self._thread.start()
         try:
+            if not _waited(lambda seconds: bool(wait([made], seconds).done)):
+                raise asyncio.CancelledError  # as the loop would, once it goes on
             made.result()
         except BaseException:  # a Ctrl-C, too: what is made all the same is closed
             self._lines.put(None)
@@ -48,14 +56,22 @@ class InThread:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._lines.put((step, metrics))
 
-    def close(self) -> None:
-        """Returns once the tracker has taken everything, or after a minute."""
+    def end(self, hurried: bool = False) -> None:
+        """What `close` waits for, and its time, begin. hurried: it takes seconds at most."""
         self._lines.put(None)
-        self._thread.join(_LAST_WORDS_S)
-        if self._thread.is_alive():
+        self._ends_at = min(self._ends_at, time.monotonic() + (_HURRIED_S if hurried else _LAST_WORDS_S))
+
+    def close(self) -> None:
+        """Returns once the tracker has taken everything, or after a minute, or a Ctrl-C."""
+        self.end()
+        if not _waited(self._has_ended, self._ends_at):
             log.warning(
                 "tracker %s does not answer, and may lack the last steps: metrics.jsonl has all of them", self._name
             )
+
+    def _has_ended(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _live(self, make: Callable[[], _Tracker], made: Future[None]) -> None:
         try:
@@ -66,12 +82,14 @@ class InThread:
         made.set_result(None)
         waiting, failed, line = deque[_Line](), 0, self._lines.get()
         while line is not None:
-            waiting.append(line)
-            failed = self._hand_over(tracker, waiting, failed) if failed < _TRIES else failed
+            if failed < _TRIES:
+                waiting.append(line)
+                failed = self._hand_over(tracker, waiting, failed)
             line = self._lines.get()
         try:
-            if failed < _TRIES:
-                self._hand_over(tracker, waiting, failed)
+            if failed < _TRIES and self._hand_over(tracker, waiting, failed):
+                lacking = "tracker %s lacks what came from step %d on: metrics.jsonl has it"
+                log.warning(lacking, self._name, waiting[0][0])
             tracker.close()
         except BaseException as error:  # noqa: BLE001  as below
             log.warning("tracker %s did not end well: %s", self._name, _said(error))
@@ -97,3 +115,22 @@ class InThread:
 
 def _said(error: BaseException) -> str:
     return " ".join(said(error).split()) or type(error).__name__
+
+
+def _waited(is_so: Callable[[float], bool], until: float = math.inf) -> bool:
+    """Whether it became so, which `is_so` waits for in the seconds that it is given: by this time, and before the task
+    that runs was cancelled, as it is by the first Ctrl-C, of which it hears nothing while its loop stands still."""
+    cancelled = _cancelled()
+    while not is_so(max(0.0, min(_LOOK_EVERY_S, until - time.monotonic()))):
+        if time.monotonic() >= until or _cancelled() > cancelled:
+            return False
+    return True
+
+
+def _cancelled() -> int:
+    """How often the task that runs was."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return 0
+    return 0 if task is None else task.cancelling()

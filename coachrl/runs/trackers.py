@@ -6,6 +6,7 @@ called in threads of their own.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import json
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 from coachrl.config import RunConfig
 from coachrl.config.choices import check_plain, check_takes, import_by_path, is_own_doing, raised_in
-from coachrl.errors import ConfigError, lacking
+from coachrl.errors import ConfigError, Preempted, lacking
 from coachrl.jsonl import write_aside
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
@@ -85,10 +86,13 @@ class WandB:
 
     def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
         package = _package("wandb")
-        name = run.folder.name
+        name, run_id = run.folder.name, _noted_id(run, "wandb")
+        # Where another run of this process is open, as a notebook's own, the package would write into that one.
+        other = package.run is not None and package.run.id != run_id
+        settings = package.Settings(silent=True, **({"reinit": "create_new"} if other else {}))
         self._run = package.init(
-            project=PROJECT, name=name, id=_noted_id(run, "wandb"), resume="allow", dir=str(run.folder),
-            config=_plain(config), settings=package.Settings(silent=True),
+            project=PROJECT, name=name, id=run_id, resume="allow", dir=str(run.folder), config=_plain(config),
+            settings=settings,
         )  # fmt: skip
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -183,7 +187,17 @@ class Trackers:
         for name in list(self._trackers):
             self._guarded(name, lambda tracker: tracker.log(record["step"], dict(numbers)))
 
+    def hurry(self) -> None:
+        """The run was asked to end: what `close` waits for at most takes seconds, and no minute."""
+        self._end(hurried=True)
+
+    def _end(self, hurried: bool = False) -> None:
+        for tracker in self._trackers.values():
+            if isinstance(tracker, InThread):
+                tracker.end(hurried)
+
     def close(self) -> None:
+        self._end()  # all at once, so that those that hang are waited for once
         for tracker in self._left_out:  # MLflow starts no other run in this process while one is open
             with contextlib.suppress(Exception):
                 tracker.close()
@@ -221,6 +235,9 @@ def open_trackers(names: Sequence[str], run: Run, config: RunConfig, first_step:
         for name in names:
             trackers.add(name, _start(name, run, config, first_step))
         yield trackers
+    except (Preempted, KeyboardInterrupt, asyncio.CancelledError):
+        trackers.hurry()
+        raise
     finally:
         trackers.close()
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import struct
 import threading
 
 import pytest
 from users import ANN, BOB, GROUP, as_user, shared_folder
 
 from coachrl.config import RunConfig
+from coachrl.report import readers
 from coachrl.report.readers import may_read, user_of
 from coachrl.report.view import make_server
 from coachrl.runs.folder import Run
@@ -77,3 +79,35 @@ def test_permissions_say_who_may_read(folder, owner, mode, readers):
     place.chmod(mode)
     assert may_read(0, place)
     assert {user for user in (ANN, BOB) if may_read(user, place)} == readers
+
+
+@pytest.mark.parametrize(
+    ("entries", "mask", "others"),
+    [
+        ([(0x02, 5, ANN)], 5, 0),
+        ([(0x02, 5, ANN)], 4, 5),
+        ([(0x02, 0, ANN)], 7, 5),
+        ([(0x02, 5, BOB)], 5, 0),
+        ([(0x02, 1, ANN), (0x02, 7, BOB)], 7, 5),
+        ([(0x08, 5, GROUP)], 5, 0),
+    ],
+)
+def test_who_is_let_in_by_a_list_may_read_as_the_kernel_has_it(folder, monkeypatch, entries, mask, others):
+    monkeypatch.setattr(readers, "_groups", lambda user: [user, GROUP])
+    place = folder / "run"
+    place.mkdir()
+    plain = [(0x01, 7, 2**32 - 1), (0x04, 0, 2**32 - 1), (0x10, mask, 2**32 - 1), (0x20, others, 2**32 - 1)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in sorted(plain + entries))
+    try:
+        os.setxattr(place, "system.posix_acl_access", acl)
+    except OSError:
+        pytest.skip("this file system has no lists of who may read")
+    for user in (ANN, BOB):
+        assert may_read(user, place) == as_user(user, os.access, place, os.R_OK | os.X_OK)
+
+
+def test_who_became_root_to_show_a_run_sees_it(folder, monkeypatch):
+    folder.chmod(0o700)
+    assert not may_read(ANN, folder)
+    monkeypatch.setenv("SUDO_UID", str(ANN))
+    assert may_read(ANN, folder) and not may_read(BOB, folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import stat
@@ -54,6 +56,33 @@ def test_a_lock_that_another_user_holds_names_that_one(folder):
         with pytest.raises(ConfigError, match=f"is in use by process {os.getpid()} of .*; wait until it ends"):
             as_user(BOB, hold, folder / LOCK)
         assert (folder / LOCK).exists()
+
+
+def test_a_lock_that_another_user_left_where_only_that_one_may_remove_it_is_named(folder):
+    killed_over(ANN, folder / LOCK)
+    folder.chmod(0o3775)
+    with pytest.raises(ConfigError, match="was left by another user: have it removed by that one"):
+        as_user(BOB, hold, folder / LOCK)
+
+
+def hold_over_nfs(lock):
+    """Where a lock for writing is given to those alone who may write."""
+    flock = fcntl.flock
+
+    def of_nfs(descriptor, how):
+        if how & fcntl.LOCK_EX and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(descriptor, how)
+
+    fcntl.flock = of_nfs
+    return hold(lock)
+
+
+def test_a_lock_of_another_user_on_nfs_is_named(folder):
+    killed_over(ANN, folder / LOCK)
+    (folder / LOCK).chmod(0o644)
+    with pytest.raises(ConfigError, match=r"may be in use by process .*another user's, and cannot be locked by this"):
+        as_user(BOB, hold_over_nfs, folder / LOCK)
 
 
 def test_a_run_that_may_be_read_alone_is_not_said_to_be_in_use_by_who_is_gone(folder):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
+import time
 
 import pytest
 
 from coachrl.config import RunConfig
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, Preempted
 from coachrl.runs import tracker_thread
 from coachrl.runs.folder import Run
 from coachrl.runs.trackers import TRACKERS, open_trackers
@@ -106,3 +109,75 @@ def test_a_server_that_refuses_the_run_ends_it_before_it_begins(run, monkeypatch
 
     with pytest.raises(ConfigError, match="track: mlflow cannot start: not logged in"):
         follow(run, monkeypatch, refuse)
+
+
+def test_steps_that_were_refused_up_to_the_end_are_missed_aloud(run, monkeypatch, caplog):
+    monkeypatch.setattr(tracker_thread, "_TRIES", 10**6)
+    served = Served(refusals=10**6)
+    follow(run, monkeypatch, served)
+    assert served.taken == ["closed"]
+    assert caplog.records[-1].message == "tracker mlflow lacks what came from step 0 on: metrics.jsonl has it"
+
+
+@pytest.mark.parametrize("end", [Preempted("the process was asked to end"), KeyboardInterrupt()])
+def test_a_run_that_was_asked_to_end_waits_for_seconds_and_no_minute(run, monkeypatch, caplog, end):
+    monkeypatch.setattr(tracker_thread, "_HURRIED_S", 0.01)
+    served = Served()
+    served.answers.clear()
+
+    def stop():
+        raise end
+
+    began = time.monotonic()
+    try:
+        with pytest.raises(type(end)):
+            follow(run, monkeypatch, served, stop)
+    finally:
+        served.answers.set()
+    assert time.monotonic() - began < 10
+    assert "mlflow does not answer" in caplog.text
+
+
+def test_servers_that_hang_are_waited_for_all_at_once(run, monkeypatch):
+    monkeypatch.setattr(tracker_thread, "_LAST_WORDS_S", 2.0)
+    served = [Served(), Served(), Served()]
+    names = ["mlflow", "wandb", "trackio"]
+    for name, one in zip(names, served, strict=True):
+        one.answers.clear()
+        monkeypatch.setitem(TRACKERS, name, one)
+    try:
+        with open_trackers(names, run, run.config(), 0) as trackers:
+            trackers.on_metrics(LINES[0])
+            began = time.monotonic()
+        assert time.monotonic() - began < 4
+    finally:
+        for one in served:
+            one.answers.set()
+
+
+@pytest.mark.parametrize("hangs_at", ["start", "end"])
+def test_the_first_ctrl_c_is_heard_while_a_server_hangs(run, monkeypatch, hangs_at):
+    served = Served()
+    served.answers.clear()
+
+    def make(*made_with):
+        assert hangs_at == "end" or served.answers.wait(60)
+        return served
+
+    def interrupt():
+        time.sleep(0.5)
+        signal.raise_signal(signal.SIGINT)
+
+    async def track():
+        threading.Thread(target=interrupt, daemon=True).start()
+        follow(run, monkeypatch, make)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(tracker_thread, "_HURRIED_S", 0.01)
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(track())
+    finally:
+        served.answers.set()
+    assert time.monotonic() - began < 10

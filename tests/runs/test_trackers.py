@@ -113,7 +113,18 @@ def test_wandb_offline_goes_on_in_the_same_run(run, monkeypatch):
     follow(run, "wandb", LINES[:2])
     follow(run, "wandb", LINES[2:])
     folders = list((run.folder / "wandb").glob("offline-run-*"))
-    assert len(folders) >= 1 and len({folder.name.rpartition("-")[2] for folder in folders}) == 1
+    assert folders and all(_read_ids(run)["wandb"] in folder.name for folder in folders)  # of one second: -1 at the end
+
+
+def test_wandb_writes_into_no_other_run_of_the_process(run, monkeypatch, tmp_path):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with wandb.init(project="own", dir=str(tmp_path), settings=wandb.Settings(silent=True)) as own:
+        follow(run, "wandb")
+        own.log({"mine": 1.0})  # it is still open
+        assert dict(own.summary)["mine"] == 1.0 and "train/success" not in dict(own.summary)
+    (written,) = run.folder.rglob("*.wandb")
+    assert _read_ids(run)["wandb"] in written.name
 
 
 def test_mlflow_goes_on_in_the_same_run(run, monkeypatch, tmp_path):
