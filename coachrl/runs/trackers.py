@@ -103,7 +103,7 @@ class WandB:
 
 
 class MLflow:
-    """MLflow, at MLFLOW_TRACKING_URI or in its default folder."""
+    """MLflow, at MLFLOW_TRACKING_URI or in its default store, `mlflow.db` in the current folder."""
 
     def __init__(self, run: Run, config: RunConfig, first_step: int) -> None:
         self._mlflow = _package("mlflow")
