@@ -10,6 +10,7 @@ from rich.console import Console
 
 from coachrl.coach.pool import CoachPool
 from coachrl.commands import build as assembly
+from coachrl.commands import run as commands
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
 from coachrl.runs.folder import Run, read_jsonl
@@ -69,7 +70,7 @@ async def train_on(backend, config, monkeypatch, coach=None):
     one. The run."""
     if coach is not None:
         monkeypatch.setattr(assembly, "make_coach_pool", lambda config, ledger, **_: CoachPool(coach, ledger=ledger))
-    monkeypatch.setattr(assembly, "make_backend", lambda config, policies, again: backend)
+    monkeypatch.setattr(commands, "make_backend", lambda config, policies, again: backend)
     monkeypatch.setattr(backend, "close", lambda: None)
     run = Run.create(config)
     await train_run(config, run, Console(file=io.StringIO()), resume=False)

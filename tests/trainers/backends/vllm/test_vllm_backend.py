@@ -19,6 +19,7 @@ from rich.console import Console
 from tiny_models import write_tiny_model
 
 from coachrl.commands import build
+from coachrl.commands import run as run_commands
 from coachrl.commands.run import evaluate_run, rollout_once, train_run
 from coachrl.config import PipelineConfig, RunConfig, load_config
 from coachrl.doctor.hand_over import measure
@@ -285,7 +286,8 @@ def texts_of(run, step):
 @needs_sandbox
 @pytest.mark.usefixtures("bare_sandboxes")
 async def test_a_whole_run_trains_resumes_evaluates_and_plays(backend, tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "make_backend", lambda config, policies, again: backend)
+    monkeypatch.setattr(run_commands, "make_backend", lambda config, policies, again: backend)
+    monkeypatch.setattr(build, "load_generators", lambda config, policies, checkpoint: backend)
     monkeypatch.setattr(backend, "close", lambda: None)
     kept = {"train.steps": 2, "train.checkpoint_every": 1, "train.keep_checkpoints": 2}
     given = {"out": tmp_path / "runs", "name": "run", **MATHCHAT, **kept}
