@@ -108,6 +108,12 @@ def test_an_engine_batches_as_its_settings_say(backend):
     assert answers(asked, "asking the engines", 60) == [(MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS)]
 
 
+def test_forty_steps_raise_the_reward(backend):
+    means, stats = learn_low_tokens(backend, "solver", steps=40, count=12)
+    assert all(of_step.get("sampler_trainer_logprob_gap/solver", 0.0) < 0.01 for of_step in stats)
+    assert np.mean(means[-5:]) > np.mean(means[:5]) + 1.0, means
+
+
 def test_what_only_plays_is_engines_alone_with_the_weights_of_a_checkpoint(backend, model, tmp_path):
     backend.update({"solver": fresh(backend, "solver", 7, 11)})
     backend.sync_weights()
@@ -128,12 +134,6 @@ def test_what_only_plays_is_engines_alone_with_the_weights_of_a_checkpoint(backe
     assert len(gaps) > 4  # what runs beside a request changes its rounding, and so now and then a draw
     assert np.mean(gaps) < 0.01
     assert backend.update({"solver": drawn})  # its own processes go on
-
-
-def test_forty_steps_raise_the_reward(backend):
-    means, stats = learn_low_tokens(backend, "solver", steps=40, count=12)
-    assert all(of_step.get("sampler_trainer_logprob_gap/solver", 0.0) < 0.01 for of_step in stats)
-    assert np.mean(means[-5:]) > np.mean(means[:5]) + 1.0, means
 
 
 @pytest.fixture
