@@ -37,7 +37,7 @@ class SandboxConfig(Section):
         None,
         ge=1,
         description="So many executions run at once, divided among rollout workers; each coach that runs programs "
-        "may have as many beside them. By default it is the number of the machine's cores, or fewer where a share of "
-        "half of its memory does not hold so many (kind=local; workers and coaches have one each), and 16 with "
-        "kind=fusion.",
+        "may have as many beside them. By default it is the number of processors that the machine or a container "
+        "gives, or fewer where a share of half of its memory does not hold so many (kind=local; workers and coaches "
+        "have one each), and 16 with kind=fusion.",
     )

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from coachrl.gateway.server import Server
 
 _MOST_ENDED = 100_000  # tokens of episodes that are over; a call with an older one is told that it is no token at all
-
-
 _HELD_UP = (
     "it is made in the event loop of the run, which cannot answer while the app waits in it: await an async client "
     "(endpoint.async_openai()), or make the app a plain function"

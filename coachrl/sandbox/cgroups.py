@@ -30,7 +30,7 @@ def workspaces_mb(sharers: int = 1) -> int:
 
 
 def usual_concurrency(memory_mb: int, sharers: int = 1) -> int:
-    """So many programs at once: one for each core, as far as a sandbox's share of half of the memory holds them."""
+    """So many programs at once: one for each processor, as far as a sandbox's share of half the memory holds them."""
     return max(1, min(machine_cpus(), machine_mb() // 2 // sharers // memory_mb))
 
 
