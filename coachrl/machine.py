@@ -7,10 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_TREE, _OWN = (
-    Path("/sys/fs/cgroup"),
-    Path("/proc/self/cgroup"),
-)  # control groups: all, and this process's
+_TREE = Path("/sys/fs/cgroup")  # of all control groups
+_OWN = Path("/proc/self/cgroup")  # tells which are this process's
 
 
 def machine_bytes(tree: Path = _TREE, own: Path = _OWN) -> int:
