@@ -13,6 +13,7 @@ from pathlib import Path
 import coachrl
 
 _VARIABLE = "COACHRL_BAIT"
+_MOST_FOLDER_BYTES = 80  # the path of a socket in it has at most 107
 
 
 @contextlib.contextmanager
@@ -21,8 +22,9 @@ def set_out() -> Iterator[dict[str, object]]:
     processes have inherited the secret."""
     secret = f"sk-bait-{uuid.uuid4().hex}"
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  Path.home() raises where there is none, as in containers
+    place = "/tmp" if len(os.fsencode(tempfile.gettempdir())) > _MOST_FOLDER_BYTES else None
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coachrl-bait-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coachrl-bait-", dir=place)))
         folder.chmod(0o755)
         for name in ("secret.txt", "labels.csv"):
             (folder / name).write_text(f"{secret}\n", encoding="utf-8")

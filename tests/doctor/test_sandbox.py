@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import tempfile
 
 import pytest
 
@@ -36,6 +38,14 @@ async def test_the_local_sandbox_holds_every_attempt():
             await sandbox.close()
     assert [result for result in results if not result.held] == []
     assert [(result.area, result.tried) for result in results] == [(probe.area, probe.tried) for probe in probes()]
+
+
+def test_a_long_name_of_the_folder_for_temporary_files_leaves_room_for_a_socket(tmp_path, monkeypatch):
+    place = tmp_path / ("scratch" * 12)
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    with set_out() as bait, socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(bait["SOCKET_FILE"])
 
 
 async def test_what_reaches_the_host_goes_through_where_nothing_holds_it():
