@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,15 @@ async def test_a_user_who_may_start_no_more_processes_is_told_of_the_limit(monke
 
     monkeypatch.setattr(bubblewrap, "_begin", begin)
     with pytest.raises(SandboxUnavailable, match=r"does not start: Resource temporarily unavailable; .*`ulimit -u`"):
+        await make_sandbox(SandboxConfig()).open({})
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/workspace"])
+async def test_an_interpreter_in_the_place_of_programs_own_files_is_named(monkeypatch, folder):
+    python = Path(folder, "conda/bin/python3.11")
+    monkeypatch.setattr(bubblewrap, "_python", lambda: python)
+    monkeypatch.setattr(os, "access", lambda place, mode: True)
+    with pytest.raises(SandboxUnavailable, match=f"the interpreter inside: {python} lies below {folder}, where"):
         await make_sandbox(SandboxConfig()).open({})
 
 
