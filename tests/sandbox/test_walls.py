@@ -41,6 +41,27 @@ async def test_a_control_that_does_not_hold_is_found(unsafe):
         assert found[name].remedy
 
 
+class _Closed:
+    """A workspace whose programs may not run the interpreter, as where root has installed it with a umask of 077."""
+
+    def __init__(self, workspace):
+        self._workspace = workspace
+
+    async def run(self, code):
+        closed = (
+            "import os, sys\nmay = os.access\nos.access = lambda path, mode: path != sys.executable and may(path, mode)"
+        )
+        return await self._workspace.run(f"{closed}\n{code}")
+
+
+async def test_an_interpreter_that_programs_may_not_start_is_found_and_nothing_else_tried(unsafe):
+    """Programs begin all the same, and the suites of programming tasks, which start another one, would all fail."""
+    (found,) = await checks.try_controls(_Closed(await unsafe.open({})))
+    assert (found.name, found.ok) == ("Python and packages readable", False)
+    assert Path(found.detail).samefile(sys.executable)
+    assert "chmod -R o+rX" in found.remedy
+
+
 async def test_without_bubblewrap_it_fails_closed(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(SandboxUnavailable, match="apt-get install bubblewrap") as error:
