@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import coachrl
+from coachrl.sandbox.checks import MOST_HOME_ENTRIES
 
 _VARIABLE = "COACHRL_BAIT"
 _MOST_FOLDER_BYTES = 80  # the path of a socket in it has at most 107
@@ -44,7 +45,7 @@ def set_out() -> Iterator[dict[str, object]]:
                 "LABELS_FILE": str(folder / "labels.csv"),
                 "PROJECT_FILE": str(Path(coachrl.__file__).resolve()),
                 "HOME": str(home),
-                "HOME_ENTRIES": sorted(os.listdir(home)) if os.access(home, os.R_OK | os.X_OK) else [],  # noqa: PTH208
+                "HOME_ENTRIES": _entries(home),
                 "PORT": server.getsockname()[1],
                 "ABSTRACT": addresses[0],
                 "SOCKET_FILE": addresses[1],
@@ -54,3 +55,7 @@ def set_out() -> Iterator[dict[str, object]]:
                 os.environ.pop(_VARIABLE, None)
             else:  # another bait lies out around this one
                 os.environ[_VARIABLE] = before
+
+
+def _entries(home: Path) -> list[str]:
+    return sorted(os.listdir(home))[:MOST_HOME_ENTRIES] if os.access(home, os.R_OK | os.X_OK) else []  # noqa: PTH208

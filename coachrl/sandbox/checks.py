@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import coachrl
@@ -74,6 +75,7 @@ print(json.dumps({
     READABLE: closed,
 }))
 """
+MOST_HOME_ENTRIES = 1000  # that are looked for: a program holds their names
 CGROUPS = "memory cgroups"
 _READABLE = "Python and packages readable"
 _REMEDIES = {
@@ -116,7 +118,7 @@ def _home_entries() -> list[str]:
     if home == Path("/") or not os.access(home, os.R_OK | os.X_OK):
         return []
     # An interpreter that lives in the home folder is shown; the rest of that folder is not.
-    return [str(path) for path in home.iterdir() if not python.is_relative_to(path)]
+    return [str(path) for path in islice(home.iterdir(), MOST_HOME_ENTRIES) if not python.is_relative_to(path)]
 
 
 async def try_controls(workspace: Workspace) -> list[Finding]:

@@ -11,7 +11,7 @@ import pytest
 from coachrl.doctor import sandbox as doctor_sandbox
 from coachrl.doctor.bait import set_out
 from coachrl.doctor.sandbox import PROBE_LIMITS, judge, probes, refusable, run_probes
-from coachrl.sandbox import make_sandbox
+from coachrl.sandbox import checks, make_sandbox
 from coachrl.types import Execution
 
 # What any process of this machine gets away with, and what leaves nothing behind.
@@ -46,6 +46,14 @@ def test_a_long_name_of_the_folder_for_temporary_files_leaves_room_for_a_socket(
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     with set_out() as bait, socket.socket(socket.AF_UNIX) as asking:
         asking.connect(bait["SOCKET_FILE"])
+
+
+def test_a_home_of_any_size_leaves_attempts_short_enough_to_be_sent(tmp_path, monkeypatch):
+    for number in range(1200):
+        (tmp_path / f"{number}-{'x' * 200}").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with set_out() as bait:
+        assert len(bait["HOME_ENTRIES"]) == len(checks._home_entries()) == 1000
 
 
 async def test_what_reaches_the_host_goes_through_where_nothing_holds_it():
