@@ -26,7 +26,7 @@ INSTALL_HINT = (
 INSIDE = Path(__file__).with_name("inside")
 PACKAGES = "/packages"
 HOME = "/tmp"
-_COVERED = (WORKSPACE, WORKSPACES, HOME)
+_COVERED = (WORKSPACE, WORKSPACES, HOME, "/dev")  # by what is mounted after the interpreter
 # What the supervisor needs in its own user namespace, to build and enter rooms, read usage and files, end processes.
 _CAPABILITIES = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP",

@@ -106,9 +106,9 @@ async def test_a_user_who_may_start_no_more_processes_is_told_of_the_limit(monke
         await make_sandbox(SandboxConfig()).open({})
 
 
-@pytest.mark.parametrize("folder", ["/tmp", "/workspace"])
+@pytest.mark.parametrize("folder", ["/tmp", "/workspace", "/dev"])
 async def test_an_interpreter_in_the_place_of_programs_own_files_is_named(monkeypatch, folder):
-    python = Path(folder, "conda/bin/python3.11")
+    python = Path(folder, "shm/conda/bin/python3.11")
     monkeypatch.setattr(bubblewrap, "_python", lambda: python)
     monkeypatch.setattr(os, "access", lambda place, mode: True)
     with pytest.raises(SandboxUnavailable, match=f"the interpreter inside: {python} lies below {folder}, where"):
