@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import coachrl
+from coachrl.sandbox.checks import MOST_HOME_ENTRIES
 
 _VARIABLE = "COACHRL_BAIT"
+_MOST_FOLDER_BYTES = 80  # the path of a socket in it has at most 107
 
 
 @contextlib.contextmanager
@@ -21,8 +23,9 @@ def set_out() -> Iterator[dict[str, object]]:
     processes have inherited the secret."""
     secret = f"sk-bait-{uuid.uuid4().hex}"
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  Path.home() raises where there is none, as in containers
+    place = "/tmp" if len(os.fsencode(tempfile.gettempdir())) > _MOST_FOLDER_BYTES else None
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coachrl-bait-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coachrl-bait-", dir=place)))
         folder.chmod(0o755)
         for name in ("secret.txt", "labels.csv"):
             (folder / name).write_text(f"{secret}\n", encoding="utf-8")
@@ -42,7 +45,7 @@ def set_out() -> Iterator[dict[str, object]]:
                 "LABELS_FILE": str(folder / "labels.csv"),
                 "PROJECT_FILE": str(Path(coachrl.__file__).resolve()),
                 "HOME": str(home),
-                "HOME_ENTRIES": sorted(os.listdir(home)) if os.access(home, os.R_OK | os.X_OK) else [],  # noqa: PTH208
+                "HOME_ENTRIES": _entries(home),
                 "PORT": server.getsockname()[1],
                 "ABSTRACT": addresses[0],
                 "SOCKET_FILE": addresses[1],
@@ -52,3 +55,7 @@ def set_out() -> Iterator[dict[str, object]]:
                 os.environ.pop(_VARIABLE, None)
             else:  # another bait lies out around this one
                 os.environ[_VARIABLE] = before
+
+
+def _entries(home: Path) -> list[str]:
+    return sorted(os.listdir(home))[:MOST_HOME_ENTRIES] if os.access(home, os.R_OK | os.X_OK) else []  # noqa: PTH208

@@ -26,6 +26,7 @@ INSTALL_HINT = (
 INSIDE = Path(__file__).with_name("inside")
 PACKAGES = "/packages"
 HOME = "/tmp"
+_COVERED = (WORKSPACE, WORKSPACES, HOME, "/dev")  # by what is mounted after the interpreter
 # What the supervisor needs in its own user namespace, to build and enter rooms, read usage and files, end processes.
 _CAPABILITIES = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP",
@@ -70,13 +71,19 @@ def _python() -> Path:
 
 def require_reach(packages: Packages) -> None:
     """Raises SandboxUnavailable for what has to be shown inside, and lies where this user cannot reach it: coachrl may
-    have been started by somebody who can."""
+    have been started by somebody who can. For an interpreter as well that a folder of the programs' own would cover."""
     shown = {"the interpreter": _python(), "coachrl": INSIDE, **packages.entries}
     for name, place in shown.items():
         if not os.access(place, os.R_OK | (os.X_OK if os.path.isdir(place) else 0)):  # noqa: PTH112
             raise SandboxUnavailable(
                 f"the sandbox cannot show {name} inside: {place} cannot be read by user {os.getuid()}, who runs "
                 "coachrl; install it where this user may read it, or run coachrl as the user who may"
+            )
+    for folder in _COVERED:
+        if _python().is_relative_to(folder):
+            raise SandboxUnavailable(
+                f"the sandbox cannot show the interpreter inside: {_python()} lies below {folder}, where programs have "
+                "files of their own; run coachrl with a Python that is installed elsewhere"
             )
 
 

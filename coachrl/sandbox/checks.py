@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import coachrl
@@ -18,7 +19,14 @@ from coachrl.sandbox.base import Workspace
 SMALL = SandboxConfig(timeout_s=30.0, memory_mb=256, disk_mb=1, max_files=16, max_processes=4)
 
 _ATTEMPTS = """
-import ctypes, glob, json, os, socket
+import ctypes, json, os, socket, sys  # which the waiting interpreter has: it may be the only one who can read others
+
+packages = [os.path.join(PACKAGES, name) for name in os.listdir(PACKAGES)] if os.path.isdir(PACKAGES) else []
+modes = {sys.executable: os.X_OK, **dict.fromkeys([os.__file__, *packages], os.R_OK)}
+closed = ', '.join(path for path, mode in modes.items() if not os.access(path, mode))
+if closed:  # what else is tried needs them
+    print(json.dumps({READABLE: closed}))
+    raise SystemExit
 
 def refused(attempt, *errors):
     try:
@@ -64,12 +72,14 @@ print(json.dumps({
     'disk limit': refused(write_much),
     'file limit': refused(make_many),
     'process limit': refused(fork_many),
-    'packages readable': ', '.join(path for path in glob.glob(PACKAGES + '/*') if not os.access(path, os.R_OK)),
+    READABLE: closed,
 }))
 """
+MOST_HOME_ENTRIES = 1000  # that are looked for: a program holds their names
 CGROUPS = "memory cgroups"
+_READABLE = "Python and packages readable"
 _REMEDIES = {
-    "packages readable": "the code runs as user nobody when coachrl is started by root: `chmod -R o+rX` the packages",
+    _READABLE: "the code runs as user nobody when coachrl is started by root: `chmod -R o+rX` their folders",
 }
 _REMEDY = "this kernel or container does not keep what bubblewrap asked for; use Linux 5.8 or later, outside of gVisor"
 
@@ -108,7 +118,7 @@ def _home_entries() -> list[str]:
     if home == Path("/") or not os.access(home, os.R_OK | os.X_OK):
         return []
     # An interpreter that lives in the home folder is shown; the rest of that folder is not.
-    return [str(path) for path in home.iterdir() if not python.is_relative_to(path)]
+    return [str(path) for path in islice(home.iterdir(), MOST_HOME_ENTRIES) if not python.is_relative_to(path)]
 
 
 async def try_controls(workspace: Workspace) -> list[Finding]:
@@ -117,7 +127,12 @@ async def try_controls(workspace: Workspace) -> list[Finding]:
     Raises SandboxUnavailable where the attempts themselves could not be run.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
-        values = {"ADDRESS": server.getsockname(), "HIDDEN": _hidden_paths(), "PACKAGES": bubblewrap.PACKAGES}
+        values = {
+            "ADDRESS": server.getsockname(),
+            "HIDDEN": _hidden_paths(),
+            "PACKAGES": bubblewrap.PACKAGES,
+            "READABLE": _READABLE,
+        }
         code = "\n".join(f"{name} = {value!r}" for name, value in values.items()) + _ATTEMPTS
         execution = await workspace.run(code)
     if execution.state != "ok":

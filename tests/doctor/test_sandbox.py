@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import tempfile
 
 import pytest
 
 from coachrl.doctor import sandbox as doctor_sandbox
 from coachrl.doctor.bait import set_out
 from coachrl.doctor.sandbox import PROBE_LIMITS, judge, probes, refusable, run_probes
-from coachrl.sandbox import make_sandbox
+from coachrl.sandbox import checks, make_sandbox
 from coachrl.types import Execution
 
 # What any process of this machine gets away with, and what leaves nothing behind.
@@ -36,6 +38,22 @@ async def test_the_local_sandbox_holds_every_attempt():
             await sandbox.close()
     assert [result for result in results if not result.held] == []
     assert [(result.area, result.tried) for result in results] == [(probe.area, probe.tried) for probe in probes()]
+
+
+def test_a_long_name_of_the_folder_for_temporary_files_leaves_room_for_a_socket(tmp_path, monkeypatch):
+    place = tmp_path / ("scratch" * 12)
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    with set_out() as bait, socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(bait["SOCKET_FILE"])
+
+
+def test_a_home_of_any_size_leaves_attempts_short_enough_to_be_sent(tmp_path, monkeypatch):
+    for number in range(1200):
+        (tmp_path / f"{number}-{'x' * 200}").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with set_out() as bait:
+        assert len(bait["HOME_ENTRIES"]) == len(checks._home_entries()) == 1000
 
 
 async def test_what_reaches_the_host_goes_through_where_nothing_holds_it():

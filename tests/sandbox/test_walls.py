@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,27 @@ async def test_a_control_that_does_not_hold_is_found(unsafe):
     for name in ("network", "host files", "privileges", "disk limit", "file limit"):
         assert not found[name].ok
         assert found[name].remedy
+
+
+class _Closed:
+    """A workspace whose programs may not run the interpreter, as where root has installed it with a umask of 077."""
+
+    def __init__(self, workspace):
+        self._workspace = workspace
+
+    async def run(self, code):
+        closed = (
+            "import os, sys\nmay = os.access\nos.access = lambda path, mode: path != sys.executable and may(path, mode)"
+        )
+        return await self._workspace.run(f"{closed}\n{code}")
+
+
+async def test_an_interpreter_that_programs_may_not_start_is_found_and_nothing_else_tried(unsafe):
+    """Programs begin all the same, and the suites of programming tasks, which start another one, would all fail."""
+    (found,) = await checks.try_controls(_Closed(await unsafe.open({})))
+    assert (found.name, found.ok) == ("Python and packages readable", False)
+    assert Path(found.detail).samefile(sys.executable)
+    assert "chmod -R o+rX" in found.remedy
 
 
 async def test_without_bubblewrap_it_fails_closed(monkeypatch):
@@ -81,6 +103,15 @@ async def test_a_user_who_may_start_no_more_processes_is_told_of_the_limit(monke
 
     monkeypatch.setattr(bubblewrap, "_begin", begin)
     with pytest.raises(SandboxUnavailable, match=r"does not start: Resource temporarily unavailable; .*`ulimit -u`"):
+        await make_sandbox(SandboxConfig()).open({})
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/workspace", "/dev"])
+async def test_an_interpreter_in_the_place_of_programs_own_files_is_named(monkeypatch, folder):
+    python = Path(folder, "shm/conda/bin/python3.11")
+    monkeypatch.setattr(bubblewrap, "_python", lambda: python)
+    monkeypatch.setattr(os, "access", lambda place, mode: True)
+    with pytest.raises(SandboxUnavailable, match=f"the interpreter inside: {python} lies below {folder}, where"):
         await make_sandbox(SandboxConfig()).open({})
 
 
