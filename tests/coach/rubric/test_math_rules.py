@@ -51,6 +51,25 @@ def test_what_a_draft_is_given_for_its_numbers(text: str, usable: float, grounde
     assert points[-3:] == [usable, grounded, covered]
 
 
+def test_of_how_many_points_a_draft_is_given_some() -> None:
+    rules = draft_rules(request_for(make_action("solver", "3 * 5")))
+    assert [rule.of for rule in rules if isinstance(rule, RubricPoints)][-3:] == [3, 3, 1]
+
+
+def test_a_wrong_answer_earns_nothing_and_nothing_for_its_agreement() -> None:
+    ran, wrong = coded("executor", "print(3 * 4)", ok("12")), make_action("verifier", r"\boxed{13}", index=1)
+    rules = answer_rules(request_for(wrong, (ran,), Outcome(False)))
+    assert found(rules, "the final answer is wrong") == (0, 6) and found(rules, "contradicts what") == (0, 1)
+
+
+def test_code_is_held_to_no_draft_that_comes_to_nothing() -> None:
+    ran, draft = coded("executor", "print(3 * 4)", ok("12"), index=1), make_action("solver", "I do not know.")
+    assert found(code_rules(request_for(ran, (draft,))), "does not print") is None
+    stated = replace(draft, text="3 * 5 = 15")
+    of_another_set = replace(request_for(ran, (stated,), Outcome(False)), task=replace(WORD_PROBLEM, ground_truth="12"))
+    assert found(code_rules(of_another_set), "does not print what the draft comes to") == (0, 1)
+
+
 def test_numbers_that_a_problem_gives_in_words_come_from_it() -> None:
     """Else a draft that makes do with those in digits would be worth more than the right one."""
     task = Task("w", "word", "Ann fills three boxes with 4 apples each, and half of them twice.")

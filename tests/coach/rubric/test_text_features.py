@@ -209,6 +209,7 @@ def test_what_is_a_number_and_which_is_the_last(text: str, numbers: tuple[int, .
         ("10 / 4 = 4", "10 / 4 = 4"),
         ("3 * 4 = 6 * 2 = 13", "6 * 2 = 13"),
         ("3 * 4 = 6 * 3", ""),  # no number is stated
+        ("3 + 4, and 16 / 8 = 3", "16 / 8 = 3"),
         ("3 * 4 apples = 13", ""),
         ("$3 * 4 = 13$ apples", "3 * 4 = 13"),
         ("3 * 4 = 1,200 apples", "3 * 4 = 1,200"),
