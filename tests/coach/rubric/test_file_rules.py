@@ -116,6 +116,11 @@ def test_who_ends_its_part_and_reports_only_some_of_what_is_missing_owes_its_fil
         assert scored(make_action("analyst", said, turn=1))[0] == score
 
 
+def test_what_only_another_agent_had_was_not_given() -> None:
+    took = coded("modeler", "remove()", Execution("ok"), before=NEEDED, after=())
+    assert scored(make_action("analyst", "X_test.pkl and model.pkl are missing.", turn=1, index=1), took)[0] == 7
+
+
 def test_who_writes_no_code_and_ends_its_part_owes_its_file_unless_it_lists_all_that_is_missing() -> None:
     owes = "ended its part without submission.csv"
     assert owes in scored(make_action("analyst", "I am done.", before=NEEDED, turn=1))[1]

@@ -54,6 +54,9 @@ def test_a_wrong_answer_earns_nothing_and_nothing_for_its_agreement() -> None:
     ran, wrong = coded("executor", "print(3 * 4)", ok("12")), make_action("verifier", r"\boxed{13}", index=1)
     rules = answer_rules(request_for(wrong, (ran,), Outcome(False)))
     assert found(rules, "the final answer is wrong") == (0, 6) and found(rules, "contradicts what") == (0, 1)
+    misled = coded("executor", "print(3 + 4)", ok("7"))
+    rules = answer_rules(request_for(make_action("verifier", r"\boxed{12}", index=1), (misled,), Outcome(True)))
+    assert found(rules, "rightly overruled") == (1, 1)
 
 
 def test_code_is_held_to_no_draft_that_comes_to_nothing() -> None:
@@ -62,6 +65,8 @@ def test_code_is_held_to_no_draft_that_comes_to_nothing() -> None:
     stated = replace(draft, text="3 * 5 = 15")
     of_another_set = replace(request_for(ran, (stated,), Outcome(False)), task=replace(WORD_PROBLEM, ground_truth="12"))
     assert found(code_rules(of_another_set), "does not print what the draft comes to") == (0, 1)
+    right = request_for(ran, (stated,), Outcome(True))
+    assert found(code_rules(right), "rightly departs") == (1, 1)
 
 
 def test_numbers_that_a_problem_gives_in_words_come_from_it() -> None:
