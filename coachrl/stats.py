@@ -221,7 +221,7 @@ def estimate(
     if G > 1 and limits[0] == 0 and np.isfinite(limits[1]) and value in limits:
         return at_limit(float(value), n, tasks, of, null, limits, G)
     if not limits[0] < value < limits[1] or spread <= _NOTHING:
-        is_steady = is_resampled and spread <= _NOTHING and len(finite_R) == len(boot_R)
+        is_steady = spread <= _NOTHING and len(finite_R) == len(boot_R)
         return Estimate(
             float(value), None, None, n, tasks, of, p_without_spread(value - null, G) if is_steady else None, G
         )
@@ -259,7 +259,7 @@ def at_limit(value: float, n: int, tasks: int, of: str, null: float, limits: Lim
     1 - 0.025 ** (1 / clusters) of all tasks does (Clopper and Pearson), and the mean by no more than that of the range.
     """
     width = limits[1] - limits[0]
-    farthest = width * (1 - ((1 - COVERAGE) / 2) ** (1 / max(clusters, 1)))
+    farthest = width * (1 - ((1 - COVERAGE) / 2) ** (1 / clusters))
     p = min(1.0, 2 * float(1 - abs(value - null) / width) ** clusters) if limits[0] < null < limits[1] else None
     low, high = (value - farthest, value) if value == limits[1] else (value, value + farthest)
     return Estimate(value, low, high, n, tasks, of, p, clusters)
@@ -292,8 +292,7 @@ def _bounded(free: float, limits: Limits) -> float:
 
 def ratio(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:
     """numerator / denominator, NaN where nothing is divided by."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), np.nan)
+    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), np.nan)
 
 
 def holm(p_values: Sequence[float | None], weights: Sequence[float] | None = None) -> list[float | None]:

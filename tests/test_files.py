@@ -90,6 +90,16 @@ def test_a_packed_file_unpacks_to_what_is_usual_or_to_so_many_times_its_size(tmp
     assert 1000 < len(plain) < 20 * path.stat().st_size and whole_text(path).encode() == plain
 
 
+def test_a_packed_file_unpacks_to_no_more_than_others_may_hold(tmp_path, monkeypatch):
+    monkeypatch.setenv("COACHRL_MAX_FILE_MB", "1")
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"a" * (1 << 20)))
+    assert len(whole_text(path)) == 1 << 20
+    path.write_bytes(gzip.compress(b"a" * ((1 << 20) + 1)))
+    with pytest.raises(ValueError, match=r"^it unpacks to more than 1,048,576 bytes, more than is read of a file"):
+        whole_text(path)
+
+
 def test_plain_data_takes_memory_for_each_value_and_its_place():
     assert _size_of("é") == 33 and _size_of(b"abc") == 35 and _size_of(7) == _size_of(None) == 32
     assert _size_of([1, "xy"]) == 64 + 8 + 32 + 8 + 34

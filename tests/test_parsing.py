@@ -156,6 +156,7 @@ def test_lines_of_json_are_numbered_as_they_stand_in_the_file():
 def test_rows_have_the_fields_of_the_header_and_the_line_where_they_begin(separator):
     text = ' a |b\n1|"x\ny"\n\n|\n2|"p, q; r"\n'.replace("|", separator)
     assert list(csv_rows(text, "f")) == [(2, {"a": "1", "b": "x\ny"}), (6, {"a": "2", "b": "p, q; r"})]
+    assert list(csv_rows("a|b\r1|2\r".replace("|", separator), "f")) == [(2, {"a": "1", "b": "2"})]
     with pytest.raises(ConfigError, match=r"^f, line 3: 1 fields; the header has 2$"):
         list(csv_rows("a|b\n1|2\n3\n".replace("|", separator), "f"))
 

@@ -31,7 +31,9 @@ from coachrl.stats import (
 )
 
 
-def test_resampled_sums_are_those_of_drawn_tasks():
+@pytest.mark.parametrize("at_once", [7, 3])  # of 7 resamples, each of 8 bytes for each of 5 tasks
+def test_resampled_sums_are_those_of_drawn_tasks(at_once, monkeypatch):
+    monkeypatch.setattr("coachrl.stats._CHUNK_BYTES", at_once * 8 * 5)
     rng = np.random.default_rng(1)
     tasks, cells, values = rng.integers(0, 5, 40), rng.integers(0, 3, 40), rng.normal(size=40)
     found = Resampler(5, resamples=7, seed=3).sums(tasks, cells, (values,), 3)
@@ -93,6 +95,16 @@ def test_p_is_that_of_the_distance_from_the_null_on_that_scale() -> None:
     of_fewer = estimate(0.8, np.array([0.7, 0.8, 0.9]), 40, 9, limits=SHARE, null=0.5, clusters=3)
     assert of_fewer.p == pytest.approx(2 * stats.t.sf(np.log(4) / (0.1 * np.sqrt(3 / 2) * 6.25), 2))
     assert (of_fewer.n, of_fewer.tasks) == (40, 9)
+    from_a_fifth = estimate(0.8, np.array([0.7, 0.8, 0.9]), 40, 9, limits=SHARE, null=0.2)
+    assert from_a_fifth.p == pytest.approx(2 * stats.t.sf(np.log(16) / (0.1 * np.sqrt(9 / 8) * 6.25), 8))
+    assert estimate(3.0, np.array([2.0, 3.0, 4.0]), 40, 9, limits=POSITIVE).p is None  # nothing lies on its other side
+
+
+def test_an_estimate_is_off_zero_where_its_whole_interval_is() -> None:
+    below, touching = Estimate(-0.5, -0.8, -0.2, 9, 3), Estimate(-0.5, -1.0, 0.0, 9, 3)
+    assert below.bounds == (-0.8, -0.2) and (below.is_off_zero, touching.is_off_zero) == (True, False)
+    assert Estimate(-0.5, None, None, 9, 1).bounds == (-0.5, -0.5) and Estimate(-0.5, None, None, 9, 1).is_off_zero
+    assert Estimate(0.5, 0.2, 0.8, 9, 3).is_off_zero and not Estimate(0.5, 0.0, 1.0, 9, 3).is_off_zero
 
 
 def test_resamples_that_give_no_figure_are_left_out_where_they_are_the_fewer() -> None:
@@ -110,7 +122,14 @@ def test_resamples_that_give_no_figure_are_left_out_where_they_are_the_fewer() -
 def test_the_top_of_a_scale_has_an_interval_over_its_whole_width() -> None:
     found = estimate(10.0, np.full(9, 10.0), 40, 4, limits=SCORE, null=5.0)
     assert (found.low, found.high) == pytest.approx((10 * 0.025**0.25, 10.0)) and found.p == pytest.approx(0.125)
+    assert estimate(10.0, np.full(9, 10.0), 40, 3, limits=SCORE, null=2.5).p == pytest.approx(2 / 4**3)
+    assert estimate(10.0, np.full(9, 10.0), 40, 3, limits=SCORE).p is None
     assert estimate(10.0, np.full(9, 10.0), 40, 1, limits=SCORE).low is None
+
+
+def test_a_correlation_at_its_limit_has_no_interval_though_resamples_depart_from_it() -> None:
+    found = estimate(1.0, np.array([0.9, 1.0, 0.95]), 9, 5, limits=CORRELATION)
+    assert (found.low, found.high, found.p) == (None, None, None)
 
 
 def test_a_correlation_of_unequal_tasks_far_from_0() -> None:
@@ -226,6 +245,7 @@ def test_a_task_that_outweighs_all_others_gives_a_value_without_limits_no_interv
         assert (estimate_mean(drawn, limits).low, estimate_mean(drawn, limits).high) == (None, None)
     assert estimate_mean(drawn, SHARE).low == pytest.approx(0, abs=0.01)
     more = {(str(n // 4), str(n)): float(rng.random()) for n in range(5)}
+    assert estimate(0.5, np.array([0.4, 0.5, 0.6]), 9, 3, clusters=1.5).low is not None
     assert estimate_mean(more).low is None and estimate_mean({**more, ("2", "5"): 0.5}).low is not None
 
 

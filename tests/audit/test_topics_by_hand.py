@@ -172,6 +172,11 @@ def test_a_place_is_paid_at_equal_task_and_role_and_a_turn_inside_of_its_episode
         0.5,
         8,
     )
+    assert turn.named.startswith("pays 1.00 points more (")
+    half = [{**row, "score": row["score"] / 2} for row in turns]
+    assert turn_order(placed(half)).effects[0].named.startswith("pays 0.50 points more (")
+    falling = [{**row, "score": 10 - row["score"]} for row in turns]
+    assert turn_order(placed(falling)).effects[0].named.startswith("pays 1.00 points less (")
     assert turn_order(placed(turns[::3])).unmeasured == "every role has one turn, and always the same place"
 
 

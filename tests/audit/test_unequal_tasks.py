@@ -109,6 +109,8 @@ def test_a_topic_of_few_actions_is_not_apart_for_its_noise():
         rows = table(*rows_of(scores, task=[f"t{t}" for t in task]))
         topics = category((task >= 6).astype(int), ["few", "many"])
         p_values.append(_p_of_all_topics(Sample.of(rows.assign(topic=topics), 1)))
+        apart = _p_of_all_topics(Sample.of(rows.assign(topic=topics, score=scores + 3.0 * (task < 6)), 1))
+        assert apart < 0.05
     assert sum(p < 0.05 for p in p_values) <= 1
 
 

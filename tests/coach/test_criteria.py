@@ -87,7 +87,10 @@ def test_a_criterion_is_known_by_a_name_that_markdown_has_escaped() -> None:
     assert parse_verdict_by_criteria(reply, criteria).process_0_10 == 6
 
 
-@pytest.mark.parametrize("reply", ["ABSTAIN", json.dumps({"criteria": {}, "abstain": True})])
+@pytest.mark.parametrize(
+    "reply",
+    ["ABSTAIN", "REASON right: its code is not here\nABSTAIN", json.dumps({"criteria": {}, "abstain": True})],
+)
 def test_a_coach_may_abstain_from_the_whole(reply: str) -> None:
     verdict = parse_verdict_by_criteria(reply, CRITERIA)
     assert verdict.abstained and verdict.criteria == ()

@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +8,8 @@ import pytest
 from coach_requests import make_action, request_for
 
 from coachrl.coach.base import CoachRequest
-from coachrl.coach.clients.ledger import read_ledger
-from coachrl.coach.pool import CoachPool, _with_contribution
+from coachrl.coach.clients.ledger import Call, read_ledger
+from coachrl.coach.pool import CoachPool, _Asked, _with_contribution
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable
 from coachrl.testing.scripted import ScriptedCoach
 from coachrl.types import CoachScore, Episode, Outcome, Usage
@@ -38,6 +39,32 @@ async def test_a_pool_counts_the_scores_that_are_waited_for() -> None:
     await pool.scores([f"e1/{index}" for index in range(3)])
     assert pool.waiting == 0
     await pool.close()
+
+
+async def test_a_pool_that_is_closed_waits_for_no_score() -> None:
+    pool = CoachPool(_SlowCoach())
+    pool.submit(request_for(make_action("solver", "3 * 4")))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(pool.close())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert closing.done() and pool.waiting == 0
+
+
+async def test_an_outcome_is_shared_out_only_where_a_coach_does_so() -> None:
+    action = make_action("solver", "3 * 4")
+    pool = CoachPool(ScriptedCoach(lambda request: 5.0))
+    pool.submit(request_for(action))
+    pool.submit_episode([request_for(action)])
+    [score] = (await pool.settle([Episode("e1", "t", "k", "p", (action,), Outcome(True))])).values()
+    assert (score.process_0_10, score.contribution) == (5.0, None)
+
+
+def test_a_score_took_as_long_as_all_its_calls_and_the_waits_between_them() -> None:
+    call = Call("a", "model", "hash", (), usage=Usage(attempts=1, cost_usd=0.25, latency_s=1.0))
+    asked = _Asked("a", [call, call], began_s=time.monotonic() - 60)
+    usage = asked.with_all_calls(CoachScore("a", "scored", 5.0)).usage
+    assert (usage.attempts, usage.cost_usd) == (2, 0.5) and usage.latency_s >= 60
 
 
 class _Attributing(ScriptedCoach):

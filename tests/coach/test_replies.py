@@ -89,7 +89,7 @@ def test_after_a_hundred_beginnings_of_no_object_one_more_is_looked_at_and_no_fu
     assert list(json_objects("{\n" * 101 + "{}" + " " * 20_000)) == []
 
 
-@pytest.mark.parametrize("after", ["", "\n```\n", "**\n", "```json", "\n---", "\u200b.", " ~~~ "])
+@pytest.mark.parametrize("after", ["", "\n```\n", "**\n", "```json", "```JSON", "\n---", "\u200b.", " ~~~ "])
 def test_emphasis_and_fences_may_follow_a_verdict(after: str) -> None:
     check_end(f"ABSTAIN{after}", len("ABSTAIN"), "verdict")
 
@@ -132,6 +132,7 @@ def test_what_is_no_number_of_the_range_is_named(value: object, reason: str) -> 
     ("value", "inside"),
     [
         ("[8].", "8"),
+        ("**[8]**.", "8"),
         (r"$\boxed{8}$", "8"),
         ("(<8>)", "8"),
         ("(([8]))", "[8]"),

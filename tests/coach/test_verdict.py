@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coachrl.coach.verdict import json_instruction, parse_verdict, verdict_schema
+from coachrl.coach.verdict import json_instruction, parse_verdict, suggestion_in, verdict_schema
 from coachrl.errors import CoachError
 
 
@@ -166,6 +166,7 @@ def test_replies_that_hold_none(reply: str) -> None:
         "ABSTAIN",
         "**ABSTAIN**",
         "ABSTAIN: no evidence",
+        "ABSTAIN\nIts files are not here.\nABSTAIN",
         '{"abstain": true}',
         '{"abstain": true, "process_score": null}',
         '{"process_score": "abstain"}',
@@ -243,7 +244,14 @@ def test_a_suggestion_is_kept_apart_from_the_verdict() -> None:
     assert verdict.suggestion == "```python\nprint(2 * 3)\n```"
     assert (verdict.process_0_10, verdict.rationale) == (4, "It crashed.\n\nPROCESS_SCORE: 4")
     reply = json.dumps({"rationale": "x", "suggestion": "Say 6.", "process_score": 4, "abstain": False})
-    assert parse_verdict(reply).suggestion == "Say 6."
+    assert parse_verdict(reply).suggestion == suggestion_in(reply) == "Say 6."
+    twice = '{"suggestion": "Say 5."}\n{"suggestion": " Say 6.\\n", "process_score": 4}'
+    assert parse_verdict(twice).suggestion == "Say 6."  # the last word
+
+
+def test_a_reply_without_a_score_is_shown() -> None:
+    with pytest.raises(CoachError, match=r"no line 'PROCESS_SCORE: n': 'I will not say\.'"):
+        parse_verdict("I will not say.")
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,7 @@ def test_all_of_a_checkpoint_is_on_the_disk_before_an_older_one_goes(run, monkey
 def test_checkpoints_are_listed(run):
     os.truncate(newest(run) / "policy" / "weights", 1)
     (run.folder / "checkpoints" / "step-notes").mkdir()
+    (run.folder / "checkpoints" / "step-000004").write_text("a file")
     shown = coachrl("checkpoints", "list", run.folder, cwd=run.folder)
     assert [line.split()[0] for line in shown.stdout.splitlines()] == ["step-000001", "step-000002", "step-000003"]
     assert "1 of 1000 bytes" in shown.stdout

@@ -3,7 +3,7 @@
 import pytest
 from train_samples import advantages, grouped, sample
 
-from coachrl.trainers.algorithms.advantages.batches import without_few
+from coachrl.trainers.algorithms.advantages.batches import without_few, without_frozen
 from coachrl.trainers.masking import known_rewards, mask_unscored
 
 
@@ -30,6 +30,17 @@ def test_the_reward_of_a_masked_action_is_not_known_but_what_a_cut_reply_came_to
     rewards = {"cut": 9.0, "broken": 5.0, "whole": 2.0}
     assert known_rewards(team, rewards) == {"whole": 2.0}
     assert known_rewards(team, rewards, cut_short=True) == {"cut": 9.0, "whole": 2.0}
+
+
+def test_what_a_frozen_policy_wrote_is_left_out_as_such_and_stays_in_the_means():
+    team = [sample("a1"), sample("a2", masked="truncated"), sample("b1", role="b"), sample("b2", role="b")]
+    before, batch = advantages(team, {"a1": 8.0, "a2": 3.0, "b1": 2.0, "b2": 5.0})
+    left = without_frozen(batch, {"a"})
+    assert left.masked == {"frozen": 2}
+    assert [(s.masked_because, s.mask_L.tolist(), s.advantages_L.tolist()) for s in left.samples["a"]] == [
+        ("frozen", [0], [0])
+    ] * 2
+    assert [s.advantages_L for s in left.samples["b"]] == [before["b1"], before["b2"]] and before["b2"] == 0
 
 
 def test_a_policy_with_too_few_actions_to_train_on_is_left_out_and_others_keep_their_advantages():

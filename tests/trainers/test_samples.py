@@ -97,6 +97,7 @@ def test_nothing_of_an_episode_that_broke_is_trained_on():
 
 
 OWES = (Role("a", "p", ASK, required_files=("x",)), Role("b", "p", ASK, needed_files=("x",), required_files=("y",)))
+READS = (OWES[0], Role("b", "p", ASK, needed_files=("x",)))  # and hands nothing on
 
 
 @pytest.mark.parametrize(
@@ -118,3 +119,9 @@ def test_who_waits_for_a_file_in_vain_is_left_out_where_the_run_says_so(parts, b
         samples = training_samples([episode(*actions)], OWES, TrainConfig(mask_blocked=mask_blocked))
         left_out = {s.action_id: s.masked_because for s in samples["shared"] if not s.mask_L.any()}
         assert left_out == (dict.fromkeys(blocked, "blocked") if mask_blocked else {})
+
+
+def test_who_owes_no_file_has_not_left_all_that_it_owes():
+    waits = replace(action("e/0", role="b"), files_before=("z",), files_after=("z",))
+    samples = training_samples([episode(waits)], READS, TrainConfig(mask_blocked=True))
+    assert only(samples).masked_because == "blocked"

@@ -282,17 +282,19 @@ def _blamed_faults(request: CoachRequest) -> list[FileFault]:
 
 def _reported_by_code(request: CoachRequest) -> bool:
     """Whether there are missing inputs, and what the code printed, or the prose around it, names each as missing."""
-    execution, missing = request.action.execution, _missing_inputs(request)
-    said = prose_in(visible(request.action.text)) + "\n" + (execution.stdout if execution else "")
-    return bool(missing) and all(_says_missing(said, name) for name in missing)
+    execution, prose = request.action.execution, prose_in(visible(request.action.text))
+    return _all_said_missing(request, f"{prose}\n{execution.stdout}" if execution else prose)
 
 
 def _reported_everything(request: CoachRequest) -> bool:
-    missing = _missing_inputs(request)
+    """The same, or its reply does so anywhere, where none of it is code."""
     said = visible(request.action.text)
-    return _reported_by_code(request) or (
-        request.action.code is None and bool(missing) and all(_says_missing(said, name) for name in missing)
-    )
+    return _reported_by_code(request) or (request.action.code is None and _all_said_missing(request, said))
+
+
+def _all_said_missing(request: CoachRequest, said: str) -> bool:
+    missing = _missing_inputs(request)
+    return bool(missing) and all(_says_missing(said, name) for name in missing)
 
 
 def _says_missing(text: str, name: str) -> bool:

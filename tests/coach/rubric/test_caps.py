@@ -82,6 +82,12 @@ def test_what_is_no_cap_is_named_by_its_place(caps: object, said: str) -> None:
     assert str(caught.value).startswith(f"coach prompt p: {said}")
 
 
+def test_a_cap_may_be_any_score() -> None:
+    caps = parse_caps({"caps": {"failed": 0, "f1": {"from": {0.5: 10}, "else": 0}}}, "p")
+    assert caps.of_situation("failed") == 0
+    assert [caps.of_outcome(Outcome(True, {"f1": f1})).at_most for f1 in (0.5, 0.4)] == [10, 0]
+
+
 def test_every_situation_and_bound_is_told_in_words_of_its_own() -> None:
     steps = {"below": {10: 9}, "up_to": {50: 6}, "else": 4}
     caps = dict.fromkeys(SITUATIONS, 3) | {"f1": {"from": {0.85: 9}, "else": 3}, "mae_pct_iqr": steps}

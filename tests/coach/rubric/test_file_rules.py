@@ -116,6 +116,26 @@ def test_who_ends_its_part_and_reports_only_some_of_what_is_missing_owes_its_fil
         assert scored(make_action("analyst", said, turn=1))[0] == score
 
 
+def test_what_only_another_agent_had_was_not_given() -> None:
+    took = coded("modeler", "remove()", Execution("ok"), before=NEEDED, after=())
+    assert scored(make_action("analyst", "X_test.pkl and model.pkl are missing.", turn=1, index=1), took)[0] == 7
+
+
+def test_who_writes_no_code_and_ends_its_part_owes_its_file_unless_it_lists_all_that_is_missing() -> None:
+    owes = "ended its part without submission.csv"
+    assert owes in scored(make_action("analyst", "I am done.", before=NEEDED, turn=1))[1]
+    assert owes in scored(make_action("analyst", "```text\nmissing: X_test.pkl\n```", turn=1))[1]
+    assert owes not in scored(make_action("analyst", "```text\nmissing: X_test.pkl, model.pkl\n```", turn=1))[1]
+
+
+def test_a_task_of_another_category_asks_for_no_kind_of_estimator() -> None:
+    saved = coded("modeler", "Ridge().fit(X, y)", Execution("ok"), after=("model.pkl",))
+    request = request_for(saved)
+    forecast = replace(request, task=replace(request.task, category="forecasting"))
+    assert "is for regression" in total(file_rules(request))[1]
+    assert "is for regression" not in total(file_rules(forecast))[1]
+
+
 @pytest.mark.parametrize(
     ("said", "score"),
     [

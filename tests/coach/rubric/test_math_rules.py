@@ -45,10 +45,28 @@ def test_brevity_falls_from_half_of_the_limit_to_nothing_at_the_limit(tokens: in
     ],
 )
 def test_what_a_draft_is_given_for_its_numbers(text: str, usable: float, grounded: float, covered: float) -> None:
-    points = [
-        rule.points for rule in draft_rules(request_for(make_action("solver", text))) if isinstance(rule, RubricPoints)
-    ]
-    assert points[-3:] == [usable, grounded, covered]
+    rules = draft_rules(request_for(make_action("solver", text)))
+    points = [(rule.points, rule.of) for rule in rules if isinstance(rule, RubricPoints)]
+    assert points[-3:] == [(usable, 3), (grounded, 3), (covered, 1)]
+
+
+def test_a_wrong_answer_earns_nothing_and_nothing_for_its_agreement() -> None:
+    ran, wrong = coded("executor", "print(3 * 4)", ok("12")), make_action("verifier", r"\boxed{13}", index=1)
+    rules = answer_rules(request_for(wrong, (ran,), Outcome(False)))
+    assert found(rules, "the final answer is wrong") == (0, 6) and found(rules, "contradicts what") == (0, 1)
+    misled = coded("executor", "print(3 + 4)", ok("7"))
+    rules = answer_rules(request_for(make_action("verifier", r"\boxed{12}", index=1), (misled,), Outcome(True)))
+    assert found(rules, "rightly overruled") == (1, 1)
+
+
+def test_code_is_held_to_no_draft_that_comes_to_nothing() -> None:
+    ran, draft = coded("executor", "print(3 * 4)", ok("12"), index=1), make_action("solver", "I do not know.")
+    assert found(code_rules(request_for(ran, (draft,))), "does not print") is None
+    stated = replace(draft, text="3 * 5 = 15")
+    of_another_set = replace(request_for(ran, (stated,), Outcome(False)), task=replace(WORD_PROBLEM, ground_truth="12"))
+    assert found(code_rules(of_another_set), "does not print what the draft comes to") == (0, 1)
+    right = request_for(ran, (stated,), Outcome(True))
+    assert found(code_rules(right), "rightly departs") == (1, 1)
 
 
 def test_numbers_that_a_problem_gives_in_words_come_from_it() -> None:

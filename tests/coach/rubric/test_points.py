@@ -39,6 +39,9 @@ def test_the_same_code_failed_before_only_where_it_was_the_same_agents():
     assert not same_code_failed_before(request_for(again, (anothers,)))
     assert not same_code_failed_before(request_for(again, (replace(own, code="other()"),)))
     assert not same_code_failed_before(request_for(again, (replace(own, execution=Execution("ok")),)))
+    broken = replace(again, code="fit(\n")  # no Python
+    assert not same_code_failed_before(request_for(broken, (replace(own, code="other(\n"),)))
+    assert same_code_failed_before(request_for(broken, (replace(own, code=" fit("),)))
 
 
 @pytest.mark.parametrize(

@@ -278,6 +278,18 @@ def test_tests_are_held_to_what_a_right_program_alone_passes_of_them(checks, poi
     assert found(unknown, "program alone passes") is None and found(unknown, "program fails") is None
 
 
+def test_tests_that_assert_nothing_earn_nothing():
+    request = ask("code", "tester", block("prime_gaps(5)"))
+    assert RubricPoints(0, 5, "the tests hold no assertion") in program_rules(request)
+
+
+def test_two_results_of_one_call_are_asked_for_in_vain_unless_a_right_program_gives_them():
+    twice = block("assert prime_gaps(5) == [1, 2]\nassert prime_gaps(5) == [2]")
+    for passed, cap in ((0.5, 4.0), (1.0, None)):  # as of a function that counts its calls
+        request = checked(twice, {"passed": passed, "right": passed}, role="tester")
+        assert found(request, "asks for two results of one call") == cap
+
+
 @pytest.mark.parametrize(
     ("test", "cap"),
     [

@@ -17,6 +17,7 @@ from coachrl.coach.rubric.text_features import (
     expressions_in,
     first_wrong_equation,
     last_number,
+    numbers_given,
     numbers_in,
     same_number,
     stated_result,
@@ -118,6 +119,11 @@ def test_an_answer_is_the_last_box_and_else_the_last_line(text: str, value: Frac
 )
 def test_stated_result(text: str, value: int | None) -> None:
     assert stated_result(text) == value
+    assert stated_result(f"{text}\n\n") == value
+
+
+def test_numbers_are_given_in_digits_and_in_words() -> None:
+    assert numbers_given("Two of 4 boxes hold twenty-five figs each.") == {2, 4, 5, 20, 25}
 
 
 @pytest.mark.parametrize(
@@ -209,6 +215,7 @@ def test_what_is_a_number_and_which_is_the_last(text: str, numbers: tuple[int, .
         ("10 / 4 = 4", "10 / 4 = 4"),
         ("3 * 4 = 6 * 2 = 13", "6 * 2 = 13"),
         ("3 * 4 = 6 * 3", ""),  # no number is stated
+        ("3 + 4, and 16 / 8 = 3", "16 / 8 = 3"),
         ("3 * 4 apples = 13", ""),
         ("$3 * 4 = 13$ apples", "3 * 4 = 13"),
         ("3 * 4 = 1,200 apples", "3 * 4 = 1,200"),

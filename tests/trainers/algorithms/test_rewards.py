@@ -78,10 +78,10 @@ def test_settings_out_of_bounds_are_refused(override):
         RewardConfig(**override)
 
 
-@pytest.mark.parametrize("given", [float("nan"), float("inf"), 1e308, 1e200])
+@pytest.mark.parametrize("given", [float("nan"), float("inf"), 1e308, 1e200, -1e200])
 def test_a_reward_that_is_no_finite_number_is_refused_in_one_line(given):
     played = episode("e", 1)
     played = replace(played, actions=(replace(played.actions[0], reward=Reward(given, 0.0)),))
     config = RewardConfig(source="environment", scale=10.0)
-    with pytest.raises(ConfigError, match=r"the reward of action e/0 is (nan|inf|1e.2..): rewards must be finite"):
+    with pytest.raises(ConfigError, match=r"the reward of action e/0 is (nan|inf|-?1e.2..): rewards must be finite"):
         action_rewards(source_rewards, [played], {}, config, RNG)
