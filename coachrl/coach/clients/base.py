@@ -193,6 +193,8 @@ class Provider(ABC):
 
     def __init__(self, model: str, api_base: str | None, settings: CoachConfig) -> None:
         """Raises CoachUnavailable for a missing key or package, and for settings that the model does not take."""
+        import httpcore  # noqa: F401  for `_reached_nobody`: out of open files it would be too late to load it
+
         self.model = model
         self.api_base = api_base
         self.settings = settings
@@ -274,11 +276,11 @@ class Provider(ABC):
         """What an HTTP status of refusal means. about_the_key: what a refused key is told. passing: this refusal may
         pass, though not every status of its kind does."""
         said = f"coach {self.model}: {said}"
-        if status in (400, 429) and _NO_MONEY.search(said):
+        if status == 402 or (status in (400, 429) and _NO_MONEY.search(said)):
             return CoachUnavailable(f"{said} (the account has no money left: waiting would not help)")
         if status == 403 and self.has_answered:  # a filter's, of a text that an agent wrote (OpenRouter, firewalls)
             return CoachError(f"{said} (the provider has answered before: this very request is refused)")
-        if status in (401, 402, 403):
+        if status in (401, 403):
             return CoachUnavailable(f"{said} ({about_the_key})")
         if status == 404:
             return CoachUnavailable(f"{said} (the provider knows no such model or address)")

@@ -33,10 +33,12 @@ _IN_A_ROW = 3  # refusals within so many calls come of one and the same pace
 _LONGEST_STEP_S = 2.0  # of age that the curve gains with one call: a longer gap was not tried
 
 # Refusals that come by chance, at whatever pace.
-_CHANCES, _CHANCE_S = 8, 120.0  # so many refusals at half of a pace that was tried lately tell their share
-_LEAST_CHANCE, _MOST_CHANCE = 0.02, 0.3  # of a smaller share a quota may be the cause, of a larger one it is
+_CHANCES, _CHANCE_S = 6, 120.0  # so many refusals at a quarter of a pace that was tried lately tell their share
+_SLOW_S = 10.0  # where they come within less, they may all be of a quota that is being looked for
+_LEAST_CHANCE, _MOST_CHANCE = 0.02, 0.5  # of a smaller share a quota may be the cause, of a larger one it is
 _TRIED_CALLS = 4  # taken at a pace, they say that it is no storm
-_TOO_MANY = 4  # times the calls that come to one of them
+_TOO_FEW = 1 / 3  # of the calls that chance lets through: it would let through fewer one time in thirty
+_TOO_MANY = 7  # times the calls that come to one of them: one time in a thousand
 _STORM = 8  # refusals, between a few that count, and more than chance has
 _CHANCE_GAIN = 1.1  # of the pace, with each of them
 
@@ -169,8 +171,10 @@ class Pace:
     def _comes_by_chance(self, at: _Start) -> bool:
         """Whether the refusal of `at` is one of those that come however slowly the provider is asked.
 
-        Under a quota they are rare at half of a pace of which most calls were taken. Where they are as many there as
-        before, that share is the provider's own, and what counts from then on is whether there are more of them."""
+        Under a quota they are rare at a quarter of a pace of which most calls were taken. Where they are as many there
+        as before, that share is the provider's own, the pace that was tried is taken up again, and what counts from
+        then on is whether there are many more of them. The last few are looked at together: three come twice as close
+        as their share says one time in five, and a pace that is cut so often comes to a crawl."""
         calls = max(1, at.number - self._slowed.begun)
         self._counts.append((self._begun, self._refused))
         begun, refused = (last - first for first, last in zip(self._counts[0], self._counts[-1], strict=True))
@@ -181,12 +185,16 @@ class Pace:
         self._refusals.append(_Refusal(at.at_s, at.per_s, calls))
         lately = [one for one in self._refusals if one.at_s > at.at_s - _CHANCE_S]
         tried_per_s = max((one.per_s for one in lately if one.calls >= _TRIED_CALLS), default=0.0)
-        slow = [one for one in lately if one.per_s <= tried_per_s / 2][-_CHANCES:]
+        slow = [one for one in lately if one.per_s <= tried_per_s / 4][-_CHANCES:]
         share = len(slow) / max(1, sum(one.calls for one in slow))
-        if len(slow) == _CHANCES and _LEAST_CHANCE <= share <= _MOST_CHANCE:
+        lasts = len(slow) == _CHANCES and slow[-1].at_s - slow[0].at_s >= _SLOW_S
+        if lasts and _LEAST_CHANCE <= share <= _MOST_CHANCE:
+            if self._chance == 0:
+                self.per_s = max(self.per_s, tried_per_s)  # what was lost since was lost for nothing
             self._chance = share
-        last = list(self._refusals)[-_IN_A_ROW:]
-        return self._chance > 0 and sum(one.calls for one in last) * self._chance >= _IN_A_ROW / 2
+        last = list(self._refusals)[-_CHANCES:]
+        taken = sum(one.calls - 1 for one in last)
+        return self._chance > 0 and taken * self._chance >= _TOO_FEW * len(last) * (1 - self._chance)
 
     def _slow_down(self, at: _Start) -> None:
         since = at.number - self._slowed.begun

@@ -1,6 +1,8 @@
 """What surrounds a call: keys with a line end, proxies, ~/.netrc, and servers that answer to do harm."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,30 @@ async def test_a_password_in_the_address_of_a_server_is_in_no_error(monkeypatch:
     with pytest.raises(CoachUnavailable, match=r"cannot be asked: .*credentials encoded in URL") as refused_both:
         await client.complete(ask())
     assert "hunter2" not in str(refused_both.value)
+
+
+OUT_OF_FILES = """
+import asyncio, os, resource
+from coachrl.coach.clients.base import ChatRequest, TransientCoachError
+from coachrl.coach.clients.ledger import Message
+from coachrl.coach.clients.providers import make_provider
+from coachrl.config import CoachConfig
+
+async def main():
+    provider = make_provider("hosted_vllm/judge", "http://127.0.0.1:1/v1", CoachConfig())
+    provider._open()
+    taken = os.open(os.devnull, os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 1, taken + 1))
+    try:
+        await provider.complete(ChatRequest((Message("user", "?"),)))
+    except TransientCoachError as error:
+        print(error.answered, error)
+
+asyncio.run(main())
+"""
+
+
+def test_out_of_open_files_a_call_fails_by_its_own_error_and_may_be_made_again() -> None:
+    done = subprocess.run([sys.executable, "-c", OUT_OF_FILES], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("True coach hosted_vllm/judge: http://127.0.0.1:1/v1"), done.stderr
+    assert "Too many open files" in done.stdout

@@ -87,7 +87,7 @@ class Silent(Provider):
         (400, "Your credit balance is too low", False, CoachUnavailable, "no money left"),
         (500, "billing_hard_limit", False, TransientCoachError, "billing_hard_limit"),
         (401, "a", False, CoachUnavailable, "check the key"),
-        (402, "a", False, CoachUnavailable, "check the key"),
+        (402, "a", False, CoachUnavailable, "no money left"),
         (403, "a", True, CoachUnavailable, "check the key"),
         (404, "a", False, CoachUnavailable, "no such model or address"),
         (408, "a", False, TransientCoachError, "coach m: a"),

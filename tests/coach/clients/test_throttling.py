@@ -73,6 +73,11 @@ def sliding_window(per_s: float) -> Callable[[float], float]:
     return wait_s
 
 
+def by_chance(share: float, seed: int) -> Callable[[float], float]:
+    draw = random.Random(seed)
+    return lambda _: 0.1 if draw.random() < share else 0.0
+
+
 KINDS: dict[str, Callable[[float], Callable[[float], float]]] = {
     "evenly": evenly,
     "bucket of a second": lambda per_s: bucket(per_s, held=per_s),
@@ -183,18 +188,19 @@ def test_however_many_calls_wait(concurrency: int, status: int, retry_after: str
     check(provider, lost, 0.9 * 3 * 300)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.1])
-def test_refusals_that_come_at_whatever_pace_do_not_bring_it_down(share: float) -> None:
+@pytest.mark.parametrize(("share", "least_per_s"), [(0.05, 20), (0.1, 12), (1 / 7, 3)])
+def test_refusals_that_come_at_whatever_pace_do_not_bring_it_down(share: float, least_per_s: float) -> None:
     """As where many customers share one quota. Without refusals 42 calls a second are taken."""
-    draw = random.Random(0)
-    provider = ProviderWithQuota(lambda _: 0.1 if draw.random() < share else 0.0, (429, 0.2, ""), CoachConfig())
-    lost = virtual_time.run(ask_for(provider, 32, 200.0))
-    assert lost == 0 and provider.taken >= 5 * 200
+    for seed in (0, 1, 2):
+        provider = ProviderWithQuota(by_chance(share, seed), (429, 0.2, ""), CoachConfig())
+        lost = virtual_time.run(ask_for(provider, 32, 200.0))
+        assert lost == 0 and provider.taken >= least_per_s * 200, seed
 
 
-def test_the_storm_of_a_quota_that_falls_is_not_taken_for_chance() -> None:
+@pytest.mark.parametrize("refusal", [(429, 0.3, "1"), (429, 0.02, "")])
+def test_the_storm_of_a_quota_that_falls_is_not_taken_for_chance(refusal: tuple[int, float, str]) -> None:
     before, after = bucket(40, 40), bucket(5, 5)
-    provider = ProviderWithQuota(lambda at_s: (before if at_s < 120 else after)(at_s), (429, 0.3, "1"), CoachConfig())
+    provider = ProviderWithQuota(lambda at_s: (before if at_s < 120 else after)(at_s), refusal, CoachConfig())
     lost = virtual_time.run(ask_for(provider, 64, 360.0))
     assert lost == 0 and provider.asked <= 1.1 * provider.taken
 
