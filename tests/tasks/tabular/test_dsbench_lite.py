@@ -150,7 +150,7 @@ def test_nothing_is_left_when_a_package_is_missing(tmp_path, monkeypatch):
 def test_a_package_that_lacks_a_file_is_to_be_upgraded(tmp_path, monkeypatch):
     """lifelines 0.30.0 came without ACTG175.csv."""
     monkeypatch.setitem(dsbench_lite_sets._SETS, "actg175", lambda: dsbench_lite_sets._lifelines("absent.csv"))
-    with pytest.raises(TaskError, match=r"actg175 cannot be read: .*absent\.csv.*pip install --upgrade 'coachrl\[tabular\]'"):
+    with pytest.raises(TaskError, match=r"actg175 cannot be read: .*absent\.csv.* --upgrade 'coachrl\[tabular\]'"):
         load_dsbench_lite("train", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
