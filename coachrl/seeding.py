@@ -10,7 +10,7 @@ import numpy as np
 def derive_seed(*parts: int | str) -> int:
     """A 63-bit seed that depends on every part, in order; equal on every platform."""
     words = [_checksum(part) if isinstance(part, str) else part & 0xFFFFFFFFFFFFFFFF for part in parts]
-    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0]) >> 1
 
 
 def _checksum(name: str) -> int:

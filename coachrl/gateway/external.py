@@ -203,13 +203,17 @@ class _ExternalModel(LiteLLMClient):
         if isinstance(stream.completion_stream, AsyncIterable):
             chunks = stream.completion_stream = _Chunks(stream.completion_stream, most_chunks)
         async with contextlib.aclosing(stream):
-            async for chunk in stream:
-                for choice in chunk.choices:
-                    if choice.delta.content:
-                        tell(Piece(0, choice.delta.content, 0))  # how much was read, the provider says in the end
+            try:
+                async for chunk in stream:
+                    for choice in chunk.choices:
+                        if choice.delta.content:
+                            tell(Piece(0, choice.delta.content, 0))  # how much was read, the provider says in the end
+            except self._litellm.exceptions.MidStreamFallbackError:  # of LiteLLM 1.110, as we ended it
+                if chunks is None or not chunks.problem:
+                    raise
             if chunks is not None and chunks.problem:
                 raise self._unreadable(ValueError(chunks.problem))
-            # LiteLLM makes an ending of its own for a stream that has none.
+            # LiteLLM, up to 1.109, makes an ending of its own for a stream that has none.
             if not (stream.received_finish_reason or stream.intermittent_finish_reason):
                 raise self._broken_off("its stream ended in the middle of a reply")
             answer = self._litellm.stream_chunk_builder(stream.chunks)

@@ -133,6 +133,7 @@ async def test_what_ends_one_of_several_settlings_is_told_and_costs_no_other_wha
 
     class Full(ScriptedCoach):
         async def score(self, request: CoachRequest) -> CoachScore:
+            await asyncio.sleep(0)  # until all of them are waited for, from Python 3.12 on as well
             if request.action.index == 0:
                 raise OSError("no space left")
             return await super().score(request)

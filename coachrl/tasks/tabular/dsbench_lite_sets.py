@@ -53,8 +53,13 @@ class LiteTask(TabularTask):
 
 
 def load_set(source: str) -> pd.DataFrame:
-    """The table of one set. Raises TaskError with the pip command where its package is not installed."""
-    return _SETS[source]()
+    """The table of one set. Raises TaskError with the pip command where its package, or its file there, is missing."""
+    try:
+        return _SETS[source]()
+    except OSError as error:
+        raise TaskError(
+            f"the data set {source} cannot be read: {error}; pip install --upgrade 'coachrl[tabular]'"
+        ) from error
 
 
 def _from_sklearn(name: str, target: str, named: bool = False) -> pd.DataFrame:

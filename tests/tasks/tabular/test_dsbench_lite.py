@@ -147,6 +147,14 @@ def test_nothing_is_left_when_a_package_is_missing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_package_that_lacks_a_file_is_to_be_upgraded(tmp_path, monkeypatch):
+    """lifelines 0.30.0 came without ACTG175.csv."""
+    monkeypatch.setitem(dsbench_lite_sets._SETS, "actg175", lambda: dsbench_lite_sets._lifelines("absent.csv"))
+    with pytest.raises(TaskError, match=r"actg175 cannot be read: .*absent\.csv.* --upgrade 'coachrl\[tabular\]'"):
+        load_dsbench_lite("train", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_cache_is_named_by_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("COACHRL_CACHE", str(tmp_path))
     assert load_dsbench_lite("eval")[0].files["train.csv"].is_relative_to(tmp_path)
