@@ -204,7 +204,7 @@ async def test_a_second_reply_in_a_stream_is_none_of_the_first(model):
 
 async def test_a_stream_in_which_only_a_second_reply_ends_broke_off():
     step = Step("end", deltas=(says("well"), SECOND_ENDS))
-    with pytest.raises(ProviderFailed, match="ended (in the middle|before a finish_reason)"):  # ours, LiteLLM 1.110's
+    with pytest.raises(ProviderFailed, match=r"ended (in the middle|before a finish_reason)"):  # ours, LiteLLM 1.110's
         await complete(step, tell=lambda piece: None)
 
 
