@@ -20,6 +20,7 @@ FLOORS = (
         "errors",
         "text",
         "files",
+        "atomic",
         "jsonl",
         "seeding",
         "prompts",

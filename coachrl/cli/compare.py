@@ -44,7 +44,7 @@ def compare_runs(
 
 
 def _write_page(runs: Sequence[Run], html: Path) -> list[RunComparison]:
-    from coachrl.jsonl import check_place
+    from coachrl.atomic import check_place
     from coachrl.report.page import write_page
     from coachrl.report.side_by_side import compare_page
 

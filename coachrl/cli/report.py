@@ -16,7 +16,7 @@ def report(
     ] = None,
 ) -> None:
     """Write the run's report.html: one offline page."""
-    from coachrl.jsonl import check_place
+    from coachrl.atomic import check_place
     from coachrl.report import headline, write_report
     from coachrl.report.contents import read_contents
     from coachrl.runs.folder import Run

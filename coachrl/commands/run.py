@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from coachrl.atomic import check_place, write_aside
 from coachrl.coach.base import is_language_model
 from coachrl.coach.clients.cache import check_cache
 from coachrl.commands.build import (
@@ -41,7 +42,7 @@ from coachrl.errors import (
     ProcessLost,
 )
 from coachrl.files import whole_text
-from coachrl.jsonl import check_place, json_line, own_file, writable_file, write_aside
+from coachrl.jsonl import json_line, own_file, writable_file
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
 from coachrl.runs.beginning import (

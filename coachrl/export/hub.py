@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from coachrl.atomic import folder_aside
 from coachrl.errors import CheckpointError, CoachrlError, ConfigError
-from coachrl.jsonl import folder_aside
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import changed_models

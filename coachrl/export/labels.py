@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from coachrl.atomic import check_place, write_aside
 from coachrl.errors import ConfigError
 from coachrl.files import read_text
-from coachrl.jsonl import check_place, json_line, write_aside
+from coachrl.jsonl import json_line
 from coachrl.parsing import csv_rows, parse_json
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import Label, adding_labels, label_from_record, read_labels

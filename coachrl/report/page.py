@@ -15,9 +15,9 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from coachrl.atomic import write_aside
 from coachrl.coach.base import is_import_path
 from coachrl.config.algorithm import algorithm_label
-from coachrl.jsonl import write_aside
 from coachrl.report.agents import agent_colors
 from coachrl.report.charts import Chart, Series, number
 from coachrl.report.contents import Contents, EpisodeFile, read_contents

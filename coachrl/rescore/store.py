@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coachrl.atomic import drop_asides, write_aside
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, write_aside
+from coachrl.jsonl import append_jsonl, drop_torn_line
 from coachrl.parsing import read_json
 from coachrl.runs.records import read_scores, scores_by_action
 from coachrl.text import nearest

@@ -16,10 +16,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from coachrl.atomic import reraise
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError
 from coachrl.files import regular_file, whole_text
-from coachrl.jsonl import reraise
 from coachrl.resources import process_runs
 from coachrl.text import brief, one_line
 from coachrl.types import Role, policy_names

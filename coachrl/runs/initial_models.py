@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from coachrl.atomic import write_aside
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.files import regular_file
-from coachrl.jsonl import write_aside
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
 from coachrl.text import one_line

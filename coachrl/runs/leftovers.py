@@ -9,7 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
-from coachrl.jsonl import place_aside
+from coachrl.atomic import place_aside
 from coachrl.resources import process_runs
 
 PARTS = ("episodes", "coach", "checkpoints")

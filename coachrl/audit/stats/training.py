@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
+from coachrl.atomic import write_aside
 from coachrl.audit.data.frame import read_audit_data
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.findings import category_gaps
@@ -18,7 +19,7 @@ from coachrl.audit.stats.style import style_effects
 from coachrl.coach.base import CoachRequest, OutcomeTo
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
-from coachrl.jsonl import read_jsonl, write_aside
+from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, tell_of_last_steps
 from coachrl.types import CoachScore, Role, Task, Usage

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import train_test_split
 
+from coachrl.atomic import folder_aside
 from coachrl.errors import TaskError
-from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
 from coachrl.tasks.tabular.dsbench import load_dsbench
 from coachrl.tasks.tabular.dsbench_lite_sets import TASKS, LiteTask, load_set

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from coachrl.atomic import drop_left_of, place_aside, write_aside
 from coachrl.errors import ConfigError, TaskError
 from coachrl.files import read_text
-from coachrl.jsonl import alone_with, drop_left_of, place_aside, write_aside
+from coachrl.jsonl import alone_with
 from coachrl.parsing import read_json
 from coachrl.seeding import generator
 from coachrl.tasks.records import read_file

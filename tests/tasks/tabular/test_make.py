@@ -12,7 +12,7 @@ import pytest
 from command_line import coachrl
 from typer.testing import CliRunner
 
-from coachrl import jsonl
+from coachrl import atomic
 from coachrl.cli.main import app
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
@@ -194,7 +194,7 @@ def test_ctrl_c_while_a_task_is_written_leaves_nothing(tmp_path, monkeypatch):
     def interrupted(place):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(jsonl, "fsync", interrupted)
+    monkeypatch.setattr(atomic, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         make_task(kaggle(tmp_path / "houses"), tmp_path / "data", "train", Wanted("price", category="regression"))
     assert not (tmp_path / "data").exists()

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from coachrl.atomic import folder_aside
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.files import at_home
-from coachrl.jsonl import folder_aside
 from coachrl.resources import cache_folder
 from coachrl.trainers.backends.torch.models import ADAPTER_CONFIG, ADAPTER_WEIGHTS, model_folder
 

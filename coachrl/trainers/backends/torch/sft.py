@@ -19,10 +19,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from coachrl.atomic import folder_aside
 from coachrl.config import RunConfig, SftConfig, TrainConfig
 from coachrl.errors import ConfigError, PolicyError, TaskError
 from coachrl.files import read_text
-from coachrl.jsonl import folder_aside
 from coachrl.parsing import json_lines
 from coachrl.pipelines.generation import Message
 from coachrl.runs.locks import locked
