@@ -222,7 +222,7 @@ pickle.dump(Call(np._core.numeric._frombuffer, *asked), open("X_test.pkl", "wb")
 """,
     "a number put into an array": "open('X_test.pkl', 'wb').write(b'\\x80\\x03' + held(np.zeros(2)) + held(0) + held(5) + b's.')",
     "an old form": "open('X_test.pkl', 'wb').write(b'ZF0x10                 ' + bytes(32))",
-    "an array without end": r"open('X_test.pkl', 'wb').write(b'\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R.')",
+    "an array without end": r"open('X_test.pkl', 'wb').write(b'\x80\x02c__builtin__\nbytearray\n\x8a\x06\xff\xff\xff\xff\xff\x7f\x85R.')",
 }
 
 
