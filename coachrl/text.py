@@ -63,6 +63,11 @@ def one_line(text: str, limit: int = _SHOWN_IN_LINE) -> str:
     return line if len(line) <= limit else f"{line[: limit // 2]} … {line[-limit // 2 :]}"
 
 
+def unbroken(text: str) -> str:
+    """`text` with a blank for each line end: what agents and task files call something begins no line of its own."""
+    return re.sub(r"\r?\n", " ", text)
+
+
 def logged(text: str) -> str:
     """`printable(text)` with keys of the environment redacted: for logs and tracebacks, where libraries repeat them."""
     return printable(redacted(text, secrets_of(KEY_CHARS)))

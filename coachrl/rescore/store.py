@@ -23,7 +23,7 @@ from typing import Any
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, drop_asides, drop_torn_line, write_aside
 from coachrl.parsing import read_json
-from coachrl.runs.records import read_scores, scores_by_action
+from coachrl.runs.records import checked, read_scores, scores_by_action
 from coachrl.text import nearest
 from coachrl.types import CoachScore
 
@@ -96,8 +96,8 @@ def read_rescore(folder: Path) -> Rescore:
     path = folder / "coach.json"
     record = read_json(path, str(path))
     try:
-        by = RescoreMetadata(**record)
-    except TypeError as error:
+        by = checked(RescoreMetadata, record)
+    except ValueError as error:
         raise ConfigError(f"{path}: it does not say who scored: {error}") from error
     problems: list[str] = []
     found = list(read_scores(folder / "scores.jsonl", problems))
