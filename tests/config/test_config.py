@@ -85,6 +85,7 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
             for key in ("train.tasks_per_step", "train.group_size", "train.ppo_epochs", "eval.samples_per_task")
         ),
         ("train.clip_range=1e300", ["train.clip_range", "less than or equal to 1000000", "(got '1e300')"]),
+        ("torch.threads=99999999999999", ["torch.threads", "less than or equal to 4096"]),
         ("sandbox.timeout_s=1e300", ["sandbox.timeout_s", "less than or equal to 1000000000"]),
         ("pipeline.roles.verifier.tool_timeout_s=1e300", ["tool_timeout_s", "less than or equal to 1000000000"]),
         ("coach.tools={turns: 1, seconds: 1e300}", ["coach.tools.seconds", "less than or equal to 1000000000"]),
