@@ -113,7 +113,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk that stderr was sent to
 def print_table(table: Table) -> None:
     """As wide as the terminal; in a pipe each row is one line, so that `grep` finds rows."""
     for column in table.columns:
-        column._cells = [unbroken(cell) if isinstance(cell, str) else cell for cell in column.cells]
+        column.header, *column._cells = [
+            unbroken(cell) if isinstance(cell, str) else cell for cell in (column.header, *column.cells)
+        ]
     console = out if out.is_terminal else PlainConsole(width=_PIPE_WIDTH)
     console.print(table)
 

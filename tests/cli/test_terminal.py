@@ -101,11 +101,11 @@ def test_a_rollout_shows_texts_and_obeys_none(tmp_path, tasks):
 
 
 def test_a_row_of_a_table_is_one_line_whatever_stands_in_it(capsys):
-    table = Table("name", "value", box=None)
+    table = Table("name\nsuccess", "value", box=None)
     table.add_row("sum\r\nsuccess 1.00\n", Text("as it is"))
     print_table(table)
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["name", "value"],
+        ["name", "success", "value"],
         ["sum", "success", "1.00", "as", "it", "is"],
     ]
 
