@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import contextvars
 import json
+import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +30,7 @@ from coachrl.commands.event_loop import run_in_loop
 from coachrl.commands.run import evaluate_run, rollout_once, train_run
 from coachrl.config import RunConfig, Section, check_read
 from coachrl.errors import ConfigError
+from coachrl.files import named_path
 from coachrl.report import write_report
 from coachrl.rescore.comparison import Comparison, compare
 from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
@@ -152,20 +155,23 @@ def evaluate(
     each other's weights. Raises CoachrlError.
     """
     run = None
-    if isinstance(config, str | Path) and Path(config).is_dir():
+    if swap_policies is not None and not isinstance(swap_policies, str):
+        raise ConfigError(f'swap_policies is {brief(swap_policies)}: give two policies, as "a,b"')
+    # os.path.isdir, since Path.is_dir raises for a name that is too long for a path
+    if isinstance(config, str | Path) and os.path.isdir(config):  # noqa: PTH112
         config = Run.open(config)
     if isinstance(config, Run):
         run, resolved = config, config.config((), _flags(settings))
         check_read(resolved, (), _flags(settings))
     else:
         resolved = configure(config, **settings)
-    file = Path(episodes_file) if episodes_file is not None else None
+    file = _path("episodes_file", episodes_file) if episodes_file is not None else None
     return _finish(evaluate_run(resolved, run, file, Console(quiet=True), swap_policies))
 
 
 def rollout(config: Config = None, *, count: int = 1, **settings: Any) -> Rollout:
     """`count` scored episodes of the first training tasks, played with the initial weights. Raises CoachrlError."""
-    _check_number("count", count, 1, "episodes")
+    count = _number("count", count, 1, "of episodes")
     resolved = configure(config, **settings)
     with tempfile.TemporaryDirectory() as folder:
         episodes, scores = _finish(rollout_once(resolved, count, Path(folder) / "ledger.jsonl", Console(quiet=True)))
@@ -191,12 +197,14 @@ def rescore(
     `seed`. repeat: 1, 2, … asks the same again. A rescore that was stopped goes on where it was. Raises CoachrlError.
     """
     if sample is not None:
-        _check_number("sample", sample, 1, "actions")
-    _check_number("repeat", repeat, 0, "earlier times that the same was asked")
+        sample = _number("sample", sample, 1, "of actions")
+    repeat = _number("repeat", repeat, 0, "of earlier times that the same was asked")
+    seed = _number("seed", seed, 0, "that actions are drawn by")
     opened = _opened(run)
-    name = None if coach is None else _named(coach)
-    prompt = Path(coach_prompt) if coach_prompt is not None else None
-    config = rescore_config(opened, (), {**coach_flags(name, prompt, coach_api_base), **_flags(settings)})
+    chosen = _flags({"coach": coach}) if coach is not None else {}
+    prompt = _path("coach_prompt", coach_prompt) if coach_prompt is not None else None
+    flags = coach_flags(chosen.get("coach.name"), prompt, coach_api_base)
+    config = rescore_config(opened, (), {**flags, **chosen, **_flags(settings)})
     by, which = rescored_by(config, repeat), ActionFilter(failed_only, sample, seed)
     done = _finish(rescore_run(opened, config, by, which, lambda done, total: None, make_coach_pool))
     scores = done.rescore.scores if done.rescore is not None else {}
@@ -211,13 +219,21 @@ def audit(*runs: Run | str | Path, resamples: int = 1000, seed: int = 0) -> Audi
     """
     if not runs:
         raise ConfigError("name at least one run: coachrl.audit('runs/latest')")
-    _check_number("resamples", resamples, 1, "bootstrap resamples")
+    resamples = _number("resamples", resamples, 1, "of bootstrap resamples")
+    seed = _number("seed", seed, 0, "that fixes every random choice")
     return audit_runs([_opened(run).folder for run in runs], resamples, seed)
 
 
-def _check_number(name: str, value: object, least: int, what: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name}={brief(value)}: it is a number of {what}, from {least} up")
+def _number(name: str, value: Any, least: int, what: str) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+        raise ConfigError(f"{name}={brief(value)}: it is a whole number {what}, from {least} up")
+    return int(value)  # of NumPy's, too
+
+
+def _path(name: str, value: object) -> Path:
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{name} is {brief(value)}: give the path of a file")
+    return named_path(Path(value), name)
 
 
 def _opened(run: Run | str | Path) -> Run:

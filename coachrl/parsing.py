@@ -119,6 +119,7 @@ _YAML_IN_WORDS = (
     ("for the tag '(.*?)'", "there is no tag {0}; put text that begins with ! in quotes"),
     ("expected a single document", "a second document begins here; a file holds one"),
     ("could not find expected ':'", "a key without a colon; write key: value"),
+    ("found unhashable key", "a section or a list in the place of a key; put text that begins with {{{{ in quotes"),
     ("special characters are not allowed", "a control character, which text cannot hold"),
     ("while parsing a block", "it does not go on with what stands above; keys of one section begin in one column"),
 )

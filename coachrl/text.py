@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import json
 import os
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 if TYPE_CHECKING:  # coachrl.types imports what imports this module
     from coachrl.types import Execution
@@ -61,6 +63,11 @@ def one_line(text: str, limit: int = _SHOWN_IN_LINE) -> str:
         text = f"{text[: most // 2]} … {text[-most // 2 :]}"
     line = printable(" ".join(text.split()))
     return line if len(line) <= limit else f"{line[: limit // 2]} … {line[-limit // 2 :]}"
+
+
+def unbroken(text: str) -> str:
+    """`text` with a blank for each line end: what agents and task files call something begins no line of its own."""
+    return re.sub(r"\r?\n", " ", text)
 
 
 def logged(text: str) -> str:
@@ -139,11 +146,19 @@ def names_secret(variable: str) -> bool:
 
 
 def secrets_of(chars: int) -> dict[str, str]:
-    """The values of secret-looking environment variables that have so many characters or more, with their names; the
-    longest first, since one may be the beginning of another. A path of this machine (HF_TOKEN_PATH) is no secret."""
+    """The values of secret-looking environment variables that have so many characters or more, with their names, also
+    as URLs and JSON spell them; the longest first, since one may be the beginning of another. A path of this machine
+    (HF_TOKEN_PATH) is no secret."""
     found = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
-    long = [value for value in sorted(found, key=len, reverse=True) if len(value) >= chars]
-    return {value: found[value] for value in long if not _is_path(value)}
+    long = {value: name for value, name in found.items() if len(value) >= chars and not _is_path(value)}
+    spelled = {spelling: name for value, name in long.items() for spelling in _spellings(value)}
+    return {value: spelled[value] for value in sorted(spelled, key=len, reverse=True)}
+
+
+def _spellings(value: str) -> tuple[str, ...]:
+    in_json = json.dumps(value)[1:-1]
+    in_url = os.fsencode(value)  # a variable may hold any bytes
+    return value, in_json, in_json.replace("/", "\\/"), quote(in_url), quote(in_url, safe="")
 
 
 def _is_path(value: str) -> bool:

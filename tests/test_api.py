@@ -2,10 +2,12 @@
 
 import asyncio
 import importlib.metadata
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from saved_runs import save_run
 
@@ -142,18 +144,36 @@ def test_a_wrong_call_is_one_line(call, message, tmp_path, monkeypatch):
         (lambda run: coachrl.train(["quickstart"]), r"config is \['quickstart'\]: give the name"),
         (lambda run: coachrl.train(Half), "config is <class .*Half'>: give the name"),
         (lambda run: coachrl.train(run), r"config is a run: train\(resume=run\) goes on with it"),
-        (lambda run: coachrl.rollout(count="2"), "count='2': it is a number of episodes, from 1 up"),
-        (lambda run: coachrl.rescore(run, sample=-2), "sample=-2: it is a number of actions, from 1 up"),
-        (lambda run: coachrl.rescore(run, sample="3"), "sample='3': it is a number of actions"),
+        (lambda run: coachrl.rollout(count="2"), "count='2': it is a whole number of episodes, from 1 up"),
+        (lambda run: coachrl.rescore(run, sample=-2), "sample=-2: it is a whole number of actions, from 1 up"),
+        (lambda run: coachrl.rescore(run, sample="3"), "sample='3': it is a whole number of actions"),
         (lambda run: coachrl.rescore(run, repeat=-1), "repeat=-1: .* from 0 up"),
-        (lambda run: coachrl.audit(run, resamples="x"), "resamples='x': it is a number of bootstrap resamples"),
+        (lambda run: coachrl.audit(run, resamples="x"), "resamples='x': it is a whole number of bootstrap resamples"),
         (lambda run: coachrl.evaluate(run.folder), "there is no checkpoint|no checkpoint"),
+        (lambda run: coachrl.evaluate("x" * 5000), "config file x.*: a path has at most 4095 bytes"),
+        (lambda run: coachrl.evaluate(run.folder, swap_policies=3), 'swap_policies is 3: give two policies, as "a,b"'),
+        (lambda run: coachrl.evaluate(run.folder, episodes_file=3), "episodes_file is 3: give the path of a file"),
+        (lambda run: coachrl.rescore(run, coach=3), "coach is 3: give a name, a dictionary"),
+        (lambda run: coachrl.rescore(run, coach_prompt=3), "coach_prompt is 3: give the path of a file"),
+        (lambda run: coachrl.rescore(run, seed="x"), "seed='x': it is a whole number that actions are drawn by"),
+        (lambda run: coachrl.audit(run, seed=-1), "seed=-1: it is a whole number .*, from 0 up"),
+        (lambda run: coachrl.audit(run, seed=True), "seed=True: it is a whole number"),
+        (lambda run: coachrl.audit([run]), r"a run is named by its folder, as 'runs/latest', and not by \["),
+        (lambda run: coachrl.train(resume=3), "a run is named by its folder, .* not by 3"),
+        (lambda run: coachrl.Run.open(None), "a run is named by its folder, .* not by None"),
     ],
 )
 def test_an_argument_of_another_kind_is_one_line(run, call, message):
     with pytest.raises(CoachrlError, match=message) as caught:
         call(run)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_may_be_of_numpy_and_a_coach_a_dictionary(run, tmp_path):
+    run = Run.open(shutil.copytree(run.folder, tmp_path / "run"))
+    assert coachrl.audit(run, resamples=np.int64(10), seed=np.int64(1)).resamples == 10
+    again = coachrl.rescore(run, coach={"name": "rules"}, sample=np.int64(1), repeat=np.int64(7))
+    assert again.asked == 1 and again.folder.name == "rules-r7"
 
 
 def test_what_a_rescore_may_not_change_is_refused(run):

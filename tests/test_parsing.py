@@ -36,6 +36,10 @@ WRONG_YAML = {
         "- a\nb: 1\n",
         ", line 2: not YAML: it does not go on with what stands above; keys of one section begin in one column",
     ),
+    "text in braces": (
+        "coach:\n  prompt: {{problem}}\n",
+        ", line 2: not YAML: a section or a list in the place of a key; put text that begins with {{ in quotes",
+    ),
     "a key twice": ("a: 1\nb: 2\na: 3\n", ", line 3: not YAML: the key 'a' stands twice"),
 }
 

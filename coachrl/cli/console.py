@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from coachrl.text import logged, one_line, printable, said
+from coachrl.text import logged, one_line, printable, said, unbroken
 
 
 class Waiting:
@@ -112,6 +112,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk that stderr was sent to
 
 def print_table(table: Table) -> None:
     """As wide as the terminal; in a pipe each row is one line, so that `grep` finds rows."""
+    for column in table.columns:
+        column.header, *column._cells = [
+            unbroken(cell) if isinstance(cell, str) else cell for cell in (column.header, *column.cells)
+        ]
     console = out if out.is_terminal else PlainConsole(width=_PIPE_WIDTH)
     console.print(table)
 

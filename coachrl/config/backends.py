@@ -62,6 +62,7 @@ class TorchConfig(Section):
     threads: int | None = Field(
         None,
         ge=1,
+        le=4096,
         description="The number of threads that torch uses on the CPU. By default torch decides, within the quota of a "
         "container.",
     )

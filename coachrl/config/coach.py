@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, ValidationInfo, model_validator
 
 from coachrl.config.algorithm import SAVED
-from coachrl.config.section import Resumable, Section
+from coachrl.config.section import MAX_SECONDS, Resumable, Section
 
 
 class EvidenceConfig(Section):
@@ -72,7 +72,10 @@ class ToolsConfig(Section):
 
     turns: int = Field(0, ge=0, le=20, description="It may run so many programs for one action; 0: none.")
     seconds: float = Field(
-        60.0, gt=0, description="The time that all its programs for one action may take together, in seconds."
+        60.0,
+        gt=0,
+        le=MAX_SECONDS,
+        description="The time that all its programs for one action may take together, in seconds.",
     )
     usd: float | None = Field(
         None, gt=0, description="It runs no further program once its calls for one action have cost so many dollars."

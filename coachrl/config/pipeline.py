@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from coachrl.config.section import Section
+from coachrl.config.section import MAX_SECONDS, Section
 
 
 class RoleConfig(Section):
@@ -35,7 +35,9 @@ class RoleConfig(Section):
         description="Python functions that the agent may call, each as my_package.my_module:my_function "
         "(docs/pipelines.md).",
     )
-    tool_timeout_s: float | None = Field(None, gt=0, description="A tool has at most this many seconds for one call.")
+    tool_timeout_s: float | None = Field(
+        None, gt=0, le=MAX_SECONDS, description="A tool has at most this many seconds for one call."
+    )
     tool_result_chars: int | None = Field(
         None, ge=40, description="A tool's result has at most this many characters; a longer one loses its middle."
     )

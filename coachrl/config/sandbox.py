@@ -6,7 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from coachrl.config.section import Resumable, Section
+from coachrl.config.section import MAX_SECONDS, Resumable, Section
+
+_MOST = 2**40  # MiB, and files: the kernel counts in bytes of 64 bits, and of files takes fewer than 2**62
 
 
 class SandboxConfig(Section):
@@ -20,15 +22,18 @@ class SandboxConfig(Section):
     url: Resumable[str | None] = Field(
         None, description="With kind=fusion, the address of the server, e.g. http://127.0.0.1:8080."
     )
-    timeout_s: float = Field(60.0, gt=0, description="An execution is ended after this many seconds.")
-    memory_mb: int = Field(2048, ge=64, description="All processes of an execution together take at most this memory.")
+    timeout_s: float = Field(60.0, gt=0, le=MAX_SECONDS, description="An execution is ended after this many seconds.")
+    memory_mb: int = Field(
+        2048, ge=64, le=_MOST, description="All processes of an execution together take at most this memory."
+    )
     disk_mb: int = Field(
         512,
         ge=1,
+        le=_MOST,
         description="The files of a workspace take at most this much room, and those of all workspaces together half "
         "of the machine's memory (kind=local).",
     )
-    max_files: int = Field(2048, ge=1, description="A workspace holds at most this many files.")
+    max_files: int = Field(2048, ge=1, le=_MOST, description="A workspace holds at most this many files.")
     max_processes: int = Field(
         64, ge=1, description="An execution has at most this many processes and threads at once (kind=local)."
     )

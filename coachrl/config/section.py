@@ -14,7 +14,10 @@ from coachrl.files import at_home, usable_path
 Value = TypeVar("Value")
 
 MAX_COUNT = 1_000_000
-"""Of tasks and of steps. More is a slip of the keyboard, and would be counted for hours."""
+"""Of tasks, of steps and of what each of them has. More is a slip of the keyboard, and would be counted for hours."""
+
+MAX_SECONDS = 1_000_000_000
+"""Of a program: 31 years. The kernel counts the time of a program's limit in 64 bits, for all processors together."""
 
 Resumable = Annotated[Value, Field(json_schema_extra={"resumable": True})]
 """The type of a setting that a resumed run may change: how the coach is called, and where servers are."""

@@ -21,7 +21,10 @@ class SamplingConfig(Section):
         "state, rewards each of them, and goes on from the best.",
     )
     candidates: int = Field(
-        4, ge=1, description="With scheme=tree, so many replies are drawn from one state (K of Stronger-MAS)."
+        4,
+        ge=1,
+        le=MAX_COUNT,
+        description="With scheme=tree, so many replies are drawn from one state (K of Stronger-MAS).",
     )
 
     @property
@@ -56,8 +59,10 @@ class TrainConfig(Section):
     """The training loop and the optimizer."""
 
     steps: int = Field(100, ge=1, le=MAX_COUNT, description="The number of training steps.")
-    tasks_per_step: int = Field(32, ge=1, description="The number of tasks that one step plays.")
-    group_size: int = Field(1, ge=1, description="The number of episodes that one step plays of each of its tasks.")
+    tasks_per_step: int = Field(32, ge=1, le=MAX_COUNT, description="The number of tasks that one step plays.")
+    group_size: int = Field(
+        1, ge=1, le=MAX_COUNT, description="The number of episodes that one step plays of each of its tasks."
+    )
     learning_rate: float = Field(1e-6, gt=0, description="The learning rate of AdamW, which stays constant.")
     weight_decay: float = Field(0.0, ge=0, description="The weight decay of AdamW.")
     max_grad_norm: float = Field(1.0, gt=0, description="A gradient with a larger norm is scaled down to this one.")
@@ -75,8 +80,10 @@ class TrainConfig(Section):
         description="A policy with fewer actions in a step whose advantage is not zero keeps its weights in that step: "
         "AdamW moves it about as far for two actions as for a hundred. One that never has so many is never trained.",
     )
-    clip_range: float = Field(0.2, gt=0, description="PPO clips the ratio of new to old probability to 1 ± this value.")
-    ppo_epochs: int = Field(1, ge=1, description="The number of passes over the samples of one step.")
+    clip_range: float = Field(
+        0.2, gt=0, le=1e30, description="PPO clips the ratio of new to old probability to 1 ± this value."
+    )
+    ppo_epochs: int = Field(1, ge=1, le=MAX_COUNT, description="The number of passes over the samples of one step.")
     ppo_mini_batch_size: int | None = Field(
         None, ge=1, description="The number of samples of one optimizer step. By default it is all of them."
     )
@@ -141,7 +148,7 @@ class EvalConfig(Section):
     every: int = Field(
         0, ge=0, description="The number of steps between evaluations; 0 evaluates before and after training only."
     )
-    samples_per_task: int = Field(1, ge=1, description="The number of episodes of each held-out task.")
+    samples_per_task: int = Field(1, ge=1, le=MAX_COUNT, description="The number of episodes of each held-out task.")
     temperature: float = Field(0.6, ge=0, description="The temperature at which replies are drawn.")
     top_p: float = Field(
         1.0, gt=0, le=1, description="Replies are drawn from the likeliest tokens that hold this share of probability."

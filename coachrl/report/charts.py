@@ -67,7 +67,7 @@ class Chart:
         y_ticks = MaxNLocator(nbins=4).tick_values(low, high)
         if self.y_range is None:
             low, high = float(y_ticks[0]), float(y_ticks[-1])
-        plane = _Plane(380, 210, (56, 12, 10, 34), (min(steps) - 0.5, max(steps) + 0.5), (low, high))
+        plane = _Plane(380, 210, (56, 18, 10, 34), (min(steps) - 0.5, max(steps) + 0.5), (low, high))
         # A locator would stretch a single step to a range of almost nothing, and label that.
         one_step = min(steps) == max(steps)
         x_ticks = [steps[0]] if one_step else MaxNLocator(nbins=6, integer=True).tick_values(min(steps), max(steps))
@@ -146,6 +146,8 @@ def reliability(bins: Sequence[tuple[str, float, Estimate]]) -> Markup:
 def number(value: float) -> str:
     """A number short enough for a chart's margin."""
     size = abs(value)
+    if size >= 999_500:
+        return f"{value:.3g}".replace("e+0", "e").replace("e+", "e")
     if size >= 10_000:
         return f"{value / 1000:.3g}k"
     if size >= 100:

@@ -14,7 +14,7 @@ from coachrl.errors import ConfigError
 from coachrl.jsonl import readable_jsonl
 from coachrl.parsing import read_json
 from coachrl.runs.folder import MOST_STEPS, Run
-from coachrl.runs.records import read_episodes, step_of
+from coachrl.runs.records import read_each_once, step_of
 from coachrl.stats import DrawKey
 from coachrl.text import brief
 from coachrl.trainers.algorithms import make_algorithm
@@ -162,6 +162,6 @@ def _evaluations(paths: Sequence[Path], problems: list[str]) -> list[EpisodeFile
 
 
 def _episode_file(path: Path, problems: list[str]) -> EpisodeFile:
-    pairs = list(read_episodes(path, problems))
+    pairs = list(read_each_once(path, set(), problems))
     scores = {action_id: score for _, its_scores in pairs for action_id, score in its_scores.items()}
     return EpisodeFile(f"episodes/{path.name}", step_of(path), tuple(episode for episode, _ in pairs), scores)

@@ -184,10 +184,13 @@ def new_files(action: Action) -> list[str]:
 
 def artifacts(episode: Episode, action: Action) -> list[Artifact]:
     """The first of its new files, each with its users among the actions that follow."""
+    names = new_files(action)[:SHOWN_FILES]
+    if not names:  # as of most actions: an episode may have thousands, all of which would be looked through for each
+        return []
     later = [other for other in episode.actions if other.index > action.index and other.code][:SHOWN_ACTIONS]
     return [
         Artifact(name, [f"{other.role} turn {other.turn + 1}" for other in later if name in (other.code or "")])
-        for name in new_files(action)[:SHOWN_FILES]
+        for name in names
     ]
 
 

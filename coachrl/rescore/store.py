@@ -24,7 +24,7 @@ from coachrl.atomic import drop_asides, write_aside
 from coachrl.errors import ConfigError
 from coachrl.jsonl import append_jsonl, drop_torn_line
 from coachrl.parsing import read_json
-from coachrl.runs.records import read_scores, scores_by_action
+from coachrl.runs.records import checked, read_scores, scores_by_action
 from coachrl.text import nearest
 from coachrl.types import CoachScore
 
@@ -97,8 +97,8 @@ def read_rescore(folder: Path) -> Rescore:
     path = folder / "coach.json"
     record = read_json(path, str(path))
     try:
-        by = RescoreMetadata(**record)
-    except TypeError as error:
+        by = checked(RescoreMetadata, record)
+    except ValueError as error:
         raise ConfigError(f"{path}: it does not say who scored: {error}") from error
     problems: list[str] = []
     found = list(read_scores(folder / "scores.jsonl", problems))

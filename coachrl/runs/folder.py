@@ -134,6 +134,8 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         """An existing run, also one with parts missing. Raises ConfigError where `folder` is none."""
+        if not isinstance(folder, str | os.PathLike):
+            raise ConfigError(f"a run is named by its folder, as 'runs/latest', and not by {brief(folder)}")
         folder = named_path(at_home(folder), "run folder")
         parts = ("config.yaml", "metrics.jsonl", "episodes")
         if not any((folder / part).exists() for part in parts):

@@ -86,19 +86,21 @@ def episode_line(episode: Episode, scores: Mapping[str, CoachScore]) -> str:
     return json_line(episode_record(episode, scores))
 
 
-def episode_from_record(record: Mapping[str, Any]) -> ScoredEpisode:
+def episode_from_record(record: Any) -> ScoredEpisode:
     """The inverse of `episode_record`. Raises ValueError or TypeError that says where a record is no episode, and what
     would be right."""
+    if not isinstance(record, Mapping):
+        raise ValueError(f"it is {brief(record)}, not an episode")
     fields = dict(record)
     scores: dict[str, CoachScore] = {}
     for key in ("actions", "rejected_candidates"):
-        if key in fields:
+        if isinstance(fields.get(key), list):
             fields[key] = [
                 _without_score(action, f"{key}.{place}.", scores) for place, action in enumerate(fields[key])
             ]
     if "outcome" in fields:
         fields["outcome"] = _without_nulls(fields["outcome"], "metrics")
-    return ScoredEpisode(_checked(Episode, fields), scores)
+    return ScoredEpisode(checked(Episode, fields), scores)
 
 
 def scores_of_rescores(run_folder: Path, problems: list[str]) -> dict[str, dict[str, CoachScore]]:
@@ -121,9 +123,9 @@ def scores_by_action(scores: Iterable[CoachScore]) -> dict[str, CoachScore]:
 
 
 def score_from_record(record: Any, place: str = "") -> CoachScore:
-    """A coach's score from its fields. place: as for `_checked`. Raises ValueError for a record that is none, and for a
+    """A coach's score from its fields. place: as for `checked`. Raises ValueError for a record that is none, and for a
     score off the scale, which would move every mean that it goes into."""
-    score = _checked(CoachScore, record, place)
+    score = checked(CoachScore, record, place)
     if score.process_0_10 is not None and not 0 <= score.process_0_10 <= HIGHEST_SCORE:
         raise ValueError(
             f"{place}process_0_10 is {brief(score.process_0_10)}, not a number from 0 to {HIGHEST_SCORE:g}"
@@ -151,11 +153,13 @@ def role_as_kept(role: Role) -> Role:
 
 def role_from_record(record: Mapping[str, Any]) -> Role:
     """The inverse of `role_record`, through JSON. Raises ValueError for a record that is none."""
-    return _checked(Role, record)
+    return checked(Role, record)
 
 
-def _without_score(action: Mapping[str, Any], place: str, scores: dict[str, CoachScore]) -> dict[str, Any]:
-    """The fields of an action alone; its score goes into `scores`."""
+def _without_score(action: Any, place: str, scores: dict[str, CoachScore]) -> Any:
+    """The fields of an action alone; its score goes into `scores`. What is no action stays, to be refused."""
+    if not isinstance(action, Mapping):
+        return action
     fields = dict(action)
     score = fields.pop("score", None)
     if score is not None:
@@ -165,8 +169,10 @@ def _without_score(action: Mapping[str, Any], place: str, scores: dict[str, Coac
     return fields
 
 
-def _without_nulls(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _without_nulls(raw: Any, key: str) -> Any:
     """`raw` without those of its numbers under `key` that JSON cannot write: `json_line` makes null of them."""
+    if not isinstance(raw, Mapping):
+        return raw
     fields = dict(raw)
     if isinstance(numbers := fields.get(key), Mapping):
         fields[key] = {name: number for name, number in numbers.items() if number is not None}
@@ -179,7 +185,7 @@ def _plain(kind: Any, value: object) -> dict[str, Any]:
     return plain
 
 
-def _checked(kind: Callable[..., _T], raw: Any, place: str = "") -> _T:
+def checked(kind: Callable[..., _T], raw: Any, place: str = "") -> _T:
     """`raw` as the dataclass `kind`. place: where in the line it stands, with a dot behind. Raises ValueError."""
     try:
         made: _T = _validator(kind).validate_python(raw)

@@ -170,7 +170,9 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
             raise TaskError(f"{where}: no folder of that name, nor on the hub: {one_line(str(error))}") from error
         raise TaskError(f"{where}: the folder holds no data files (.json, .jsonl, .csv, .parquet)") from error
     except Exception as error:  # the boundary to a library that raises errors of pyarrow, requests, pandas and the hub
-        reason = one_line(f"{type(error).__name__}: {error}")
+        cause = error.__cause__ if type(error) is datasets.exceptions.DatasetGenerationError else None
+        told = cause or error  # the library's own says that "an error occurred"
+        reason = one_line(f"{type(told).__name__}: {told}")
         what = "cannot be read" if Path(name).is_dir() else "neither a file or folder here nor available from the hub"
         raise TaskError(f"{where}: {what}: {reason}") from error
     parts = found if isinstance(found, datasets.DatasetDict) else {"train": found}

@@ -144,6 +144,15 @@ def test_a_stratum_of_one_task(tmp_path):
     assert [verdict(audit, topic).grade for topic in ("length", "style", "reward_hacking")] == ["unknown"] * 3
 
 
+def test_a_category_begins_no_line_of_its_own(tmp_path):
+    run = write_run(tmp_path, tasks=2)
+    for path in run.episode_files():
+        path.write_text(path.read_text().replace('"task_category": "sum"', '"task_category": "sum\\n  fine   all"'))
+    shown = lines(audited(run))
+    assert any("category 'sum   fine   all' has one task only" in line for line in shown)
+    assert not any("\n" in line for line in shown)
+
+
 def test_one_episode_is_no_finding(tmp_path):
     audit = audited(write_run(tmp_path, tasks=1, steps=1, draws=1))
     assert not [v for v in audit.verdicts if v.grade in ("warning", "alarm")]

@@ -77,6 +77,14 @@ def test_a_gap_that_is_merit_alone_goes_away_at_equal_outcome():
     assert gap.adjusted.low < 0 < gap.adjusted.high
 
 
+def test_a_name_that_ends_in_a_nul_is_a_name_of_its_own():
+    frame = synthetic_scores(PlantedBias(category_shift=0.8), tasks=16)
+    (gap,) = contrasts(Sample.of(frame), "category")
+    renamed = {"classification": "a", "regression": "a\0"}  # from which NumPy takes the NUL
+    (same,) = contrasts(Sample.of(frame.assign(category=frame["category"].cat.rename_categories(renamed))), "category")
+    assert (same.level, same.raw) == ("a\0", gap.raw)
+
+
 def test_table3_finds_the_gap_in_every_role_and_part_of_training():
     gaps = table3(with_bins(Sample.of(synthetic_scores(PlantedBias(category_shift=3.0), steps=4))))
     assert {gap.within for gap in gaps} == {(r, s) for r in ("analyst", "engineer", "modeler") for s in "1234"}

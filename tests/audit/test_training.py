@@ -75,6 +75,32 @@ def test_a_reference_set_is_frozen_and_scored_again(tmp_path):
     assert all(line["action_digest"] == digests[line["action_id"]] for line in lines)
 
 
+@pytest.mark.parametrize("damage", ["twice", "missing", "cut"])
+def test_a_reference_set_stays_what_it_was_where_the_episodes_it_was_drawn_from_are_damaged(tmp_path, damage, caplog):
+    run = write_run(tmp_path, steps=2, tasks=16)
+    audit_at(run, 1, 9.0, every=1, reference_set=10)
+    path = run.folder / "coach" / "reference_set.jsonl"
+    drawn = [json.loads(line)["action_id"] for line in path.read_text().splitlines()]
+    episodes = run.folder / "episodes" / "step-000001.jsonl"
+    first, *others = episodes.read_text().splitlines(keepends=True)
+    episodes.write_text({"twice": first * 2, "missing": "", "cut": first[:90] + "\n"}[damage] + "".join(others))
+    audit_at(run, 2, 9.0, every=1, reference_set=10)
+    again = [json.loads(line)["action_id"] for line in path.read_text().splitlines()][10:]
+    assert again == [action for action in drawn if damage == "twice" or f'"{action}"' not in first]
+    assert ("step-000001.jsonl: line 1 is left out" in caplog.text) == (damage == "cut")
+
+
+@pytest.mark.parametrize("line", ["{", "null", "{}", '{"step": "1", "action_id": "a", "process_0_10": 1.0}'])
+def test_a_line_of_the_reference_set_that_is_none_is_named_and_left_out(tmp_path, line, caplog):
+    run = write_run(tmp_path, steps=4, tasks=16)
+    audit_at(run, 1, 9.0, every=1, reference_set=10)
+    path = run.folder / "coach" / "reference_set.jsonl"
+    path.write_text(f"{line}\n{path.read_text()}")
+    assert any("line 1 is left out" in note for note in audit_runs([run.folder], 200).notes)
+    assert audit_at(run, 2, 9.0, every=1, reference_set=10)["audit/reference_set/n"] == 10.0
+    assert "reference_set.jsonl: line 1 is left out" in caplog.text and len(path.read_text().splitlines()) == 20
+
+
 def test_what_the_set_costs_counts_every_call_of_an_ensemble(tmp_path):
     run = write_run(tmp_path, steps=4, tasks=16)
     audited, both = settings(run, every=1, reference_set=10), [ScriptedCoach(lambda request: 9.0)] * 2

@@ -12,10 +12,12 @@ import unicodedata
 
 import pytest
 from command_line import coachrl
+from rich.table import Table
+from rich.text import Text
 from saved_runs import save_run
 from tiny_models import write_tiny_model
 
-from coachrl.cli.console import ConsoleHandler
+from coachrl.cli.console import ConsoleHandler, print_table
 from coachrl.config import load_config
 from coachrl.runs.folder import Run
 from coachrl.text import brief, one_line, printable
@@ -96,6 +98,16 @@ def test_a_rollout_shows_texts_and_obeys_none(tmp_path, tasks):
     done = coachrl("rollout", "-c", "quickstart", *settings, "tasks.train_count=1", "--json", cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.isascii() and not unseen(done.stdout)
     assert HOSTILE in json.loads(done.stdout)["actions"][0]["prompt_text"]
+
+
+def test_a_row_of_a_table_is_one_line_whatever_stands_in_it(capsys):
+    table = Table("name\nsuccess", "value", box=None)
+    table.add_row("sum\r\nsuccess 1.00\n", Text("as it is"))
+    print_table(table)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["name", "success", "value"],
+        ["sum", "success", "1.00", "as", "it", "is"],
+    ]
 
 
 def test_lists_of_tasks_show_texts_and_obey_none(tmp_path, tasks):

@@ -80,6 +80,19 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
         ("x" * 5000 + "=1", ["unknown key 'xxx", "…"]),
         ("tasks.source=dsbench-lit", ["tasks.source", "did you mean 'dsbench-lite'?"]),
         ("train.learning_rate=.inf", ["train.learning_rate", "finite"]),
+        *(
+            (f"{key}={10**14}", [key, "less than or equal to 1000000 (got 100000000000000)"])
+            for key in ("train.tasks_per_step", "train.group_size", "train.ppo_epochs", "eval.samples_per_task")
+        ),
+        ("train.clip_range=1e300", ["train.clip_range", "less than or equal to 1000000", "(got '1e300')"]),
+        ("torch.threads=99999999999999", ["torch.threads", "less than or equal to 4096"]),
+        ("sandbox.timeout_s=1e300", ["sandbox.timeout_s", "less than or equal to 1000000000"]),
+        ("pipeline.roles.verifier.tool_timeout_s=1e300", ["tool_timeout_s", "less than or equal to 1000000000"]),
+        ("coach.tools={turns: 1, seconds: 1e300}", ["coach.tools.seconds", "less than or equal to 1000000000"]),
+        *(
+            (f"sandbox.{key}={10**14}", [f"sandbox.{key}", "less than or equal to 1099511627776 (got 100000000000000)"])
+            for key in ("memory_mb", "disk_mb", "max_files")
+        ),
         ("sampling.temperature=.nan", ["sampling.temperature", "finite"]),
         ("coach.cache=3", ["coach.cache: Input is not a valid path"]),
         *(

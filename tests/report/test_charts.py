@@ -37,6 +37,8 @@ def test_names_of_a_forest_stand_whole_however_long() -> None:
         (12_345, "12.3k"),
         (-20_000, "-20k"),
         (0.0005, "5.0e-4"),
+        (-9_990_000, "-9.99e6"),
+        (1.2e300, "1.2e300"),
     ],
 )
 def test_a_number_fits_the_margin(value: float, shown: str) -> None:
@@ -61,10 +63,26 @@ def test_a_time_is_told_in_its_own_unit(seconds: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(9999, "9999"), (10_000, "10k"), (99.96, "100"), (100, "100"), (0.001, "0.001"), (0.00099, "9.9e-4")],
+    [
+        (9999, "9999"),
+        (10_000, "10k"),
+        (99.96, "100"),
+        (100, "100"),
+        (0.001, "0.001"),
+        (0.00099, "9.9e-4"),
+        (999_499, "999k"),
+        (999_500, "1e6"),
+    ],
 )
 def test_a_number_changes_its_form_at_round_bounds(value: float, shown: str) -> None:
     assert number(value) == shown and number(-value) == f"-{shown}"
+
+
+def test_the_last_step_has_room_for_its_number() -> None:
+    svg = str(Chart("t", [Series("s", [(1.0, 1.0), (1000.0, 2.0)])], "n").svg())
+    [(place, width)] = zip(re.findall(r'x="([^"]*)" y="[^"]*" text-anchor="middle">1000<', svg), ["380"], strict=True)
+    half = 4 * 7.7 / 2  # digits of 12 pixels are 7.7 wide at most
+    assert float(place) + half <= float(width)
 
 
 def test_a_picture_of_reliability_puts_scores_across_and_success_upwards() -> None:

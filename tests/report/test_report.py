@@ -290,6 +290,16 @@ def test_broken_episodes_are_left_out_and_counted(tmp_path: Path) -> None:
     )
 
 
+def test_an_episode_that_stands_twice_counts_once_and_is_said(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=0, tasks=4)
+    counted_once = [row.n_before for rows in _context(read_contents(run), {})["behavior"].values() for row in rows]
+    [path] = run.episode_files("eval")
+    path.write_text(path.read_text() + path.read_text().splitlines(keepends=True)[0])
+    contents = read_contents(run)
+    assert contents.problems == ["eval-000000.jsonl: 1 episode left out: the run has its actions already"]
+    assert [row.n_before for rows in _context(contents, {})["behavior"].values() for row in rows] == counted_once
+
+
 def test_where_a_later_evaluation_broke_altogether_the_last_that_measured_is_shown_whole(tmp_path: Path) -> None:
     run = synthetic_run(tmp_path, steps=2, planned=2, tasks=4)
     episodes, _ = run.read_episodes("eval-000002")

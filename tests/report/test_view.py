@@ -98,6 +98,15 @@ def test_artifacts_name_their_users():
     assert [a.name for a in artifacts(episode, second)] == ["model.pkl"]
 
 
+def test_an_action_without_new_files_is_not_held_against_all_others():
+    class Unread(tuple):  # a page shows hundreds of actions of episodes that may have thousands
+        def __iter__(self):
+            raise AssertionError
+
+    action = make_action("engineer", "", files_before=("train.csv",), files_after=("train.csv",))
+    assert artifacts(Episode("e", "t", "regression", "dsbench", Unread((action,)), Outcome(False)), action) == []
+
+
 def test_the_server_shows_every_episode_of_a_file_to_loopback_alone(run, address):
     host, port = address
     assert host == "127.0.0.1"

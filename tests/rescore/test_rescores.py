@@ -20,6 +20,11 @@ from coachrl.types import CoachScore, Usage
 JUDGE = RescoreMetadata("openai/judge", None, "0123456789abcdef", 0, "2026-01-02T03:04:05Z", {"temperature": 0.0})
 
 
+def changed(**values):
+    """The text of a coach.json in which so much is another."""
+    return json.dumps(dataclasses.asdict(JUDGE) | values)
+
+
 def test_labels_name_coach_prompt_and_repeat():
     assert JUDGE.label == "openai-judge-01234567"
     assert dataclasses.replace(JUDGE, repeat=2).label == "openai-judge-01234567-r2"
@@ -92,12 +97,24 @@ def test_a_line_that_is_no_score_is_named_and_left_out(tmp_path, line, caplog):
     assert "scores.jsonl: line 2 is left out" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "[]"])
-def test_a_coach_file_that_names_nobody_is_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ("{}", "it does not say who scored: it has no coach"),
+        ("[]", r"it is \[\], not a dictionary"),
+        (changed(coach=5), "coach is 5, not a valid string"),
+        (changed(prompt_hash=None), "prompt_hash is None, not a valid string"),
+        (changed(settings="none"), "settings is 'none', not a valid dictionary"),
+        (changed(mood="fine"), "it has mood, which is no field"),
+    ],
+)
+def test_a_coach_file_that_names_nobody_is_refused(tmp_path, text, said):
     rescore = open_rescore(tmp_path, JUDGE)
     (rescore.folder / "coach.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"coach\.json"):
-        read_rescores(tmp_path)
+    for read in (lambda: read_rescores(tmp_path), lambda: open_rescore(tmp_path, JUDGE)):
+        with pytest.raises(ConfigError, match=rf"coach\.json.*{said}"):
+            read()
 
 
 def test_an_unknown_label_of_a_run_without_rescores_says_that_there_are_none(tmp_path):

@@ -233,6 +233,21 @@ def test_a_data_set_that_names_its_splits_is_held_out_by_them(tmp_path):
         load(where, *FIELDS, "tasks.heldout_split=tset")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("train.jsonl", '{"problem": "1 + 1?", "answer": 2}\n{"problem"', "Missing a colon.* in row 1"),
+        ("train.csv", "problem,answer\n1 + 1?,2\n1 + 2?,3,4\n", "Expected 2 fields in line 3, saw 3"),
+    ],
+)
+def test_of_a_folder_whose_file_is_torn_the_line_is_told(tmp_path, name, text, said):
+    pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "sums" / name).write_text(text)
+    with pytest.raises(TaskError, match=f"data set .*sums: cannot be read: .*{said}"):
+        load(f"tasks.train={tmp_path / 'sums'}")
+
+
 def test_a_name_of_the_hub_stays_a_name_and_is_refused_in_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

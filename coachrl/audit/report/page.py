@@ -23,7 +23,7 @@ from coachrl.report.charts import forest
 from coachrl.report.page import page_environment
 from coachrl.runs.folder import Run
 from coachrl.stats import COVERAGE, Estimate
-from coachrl.text import clip_middle, counted
+from coachrl.text import clip_middle, counted, unbroken
 
 SCHEMA = "coachrl-audit/1"
 _TOLD_UNMEASURED = 3  # questions without an answer whose reasons are told beside the answers; of more the page tells
@@ -58,7 +58,7 @@ def lines(audit: Audit) -> list[str]:
         made += [f"  {'note':<13} {note}" for note in told]
     made += [f"{_GRADES[v.grade]:<13} {v.line}" for v in audit.other_verdicts]
     made += _people_lines(audit.people) if audit.people is not None else []
-    return made + [f"note: {note}" for note in audit.notes]
+    return [unbroken(line) for line in (*made, *(f"note: {note}" for note in audit.notes))]
 
 
 def _people_lines(people: People) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from coachrl.audit.data.sample import PERIODS, Floats, Sample
-from coachrl.errors import ConfigError
-from coachrl.jsonl import read_jsonl
+from coachrl.jsonl import readable_jsonl
+from coachrl.parsing import is_finite
 from coachrl.stats import (
     POSITIVE,
     SCORE,
@@ -91,16 +92,14 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
 
 def reference_set_drift(run: str, folder: Path, actions: pd.DataFrame, resamples: int) -> ReferenceSetDrift | None:
     """None where the run has no reference set. actions: of the run, with the columns action, task, action_digest."""
-    path = folder / REFERENCE_SET
-    if not path.is_file():
+    if not (folder / REFERENCE_SET).is_file():
         return None
-    try:
-        records = [
-            (int(r["step"]), str(r["action_id"]), r["process_0_10"], r.get("action_digest", ""))
-            for r in read_jsonl(path)
-        ]
-    except (ConfigError, KeyError, TypeError, ValueError) as error:
-        return ReferenceSetDrift(run, None, [f"run {run}: {path.name}: {error}"])
+    problems: list[str] = []
+    records = [
+        (r["step"], r["action_id"], r["process_0_10"], r.get("action_digest", ""))
+        for r in reference_set_lines(folder, problems)
+    ]
+    notes = [f"run {run}: {problem}" for problem in problems]
     ids = actions["action"].astype(str)
     tasks = dict(zip(ids, actions["task"].astype(str), strict=True))
     digests = dict(zip(ids, actions["action_digest"], strict=True))
@@ -117,8 +116,20 @@ def reference_set_drift(run: str, folder: Path, actions: pd.DataFrame, resamples
     measured = [(step, mean) for step, mean in points if mean is not None]
     if len(measured) < 2:
         why = "was scored at one step only" if len(points) < 2 else "has no action with a first score and a later one"
-        return ReferenceSetDrift(run, None, [f"run {run}: its reference set {why}: no drift to measure"])
-    return ReferenceSetDrift(run, Curve(run, measured), [])
+        return ReferenceSetDrift(run, None, [*notes, f"run {run}: its reference set {why}: no drift to measure"])
+    return ReferenceSetDrift(run, Curve(run, measured), notes)
+
+
+def reference_set_lines(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """The lines of a run's reference set. Those that cannot be read are left out, and told in `problems`."""
+    return list(readable_jsonl(folder / REFERENCE_SET, _reference_line, problems))
+
+
+def _reference_line(raw: Any) -> dict[str, Any]:
+    score = raw["process_0_10"]
+    if type(raw["step"]) is not int or not isinstance(raw["action_id"], str) or not (score is None or is_finite(score)):
+        raise ValueError("it is no score of an action at a step")
+    return dict(raw)
 
 
 def _mean_change(changes: pd.Series, tasks: Mapping[str, str], resamples: int) -> Estimate | None:

@@ -226,7 +226,7 @@ def _both_occur(sums_LSV: NDArray[np.float64], level: int) -> bool:
 
 
 def _codes_of(column: pd.Series, names: Sequence[str]) -> NDArray[np.int64]:
-    return pd.Categorical(column.astype(str), categories=list(names)).codes.astype(np.int64)
+    return pd.Categorical([str(value) for value in column], categories=list(names)).codes.astype(np.int64)
 
 
 def _spread_within(scores_N: NDArray[np.float64], level_N: NDArray[np.int64]) -> float:

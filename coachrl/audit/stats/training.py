@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 
@@ -14,15 +15,17 @@ from coachrl.audit.data.sample import Sample
 from coachrl.audit.findings import category_gaps
 from coachrl.audit.probes.probes import ask, draw_requests
 from coachrl.audit.stats.calibration import calibrate
-from coachrl.audit.stats.drift import REFERENCE_SET
+from coachrl.audit.stats.drift import REFERENCE_SET, reference_set_lines
 from coachrl.audit.stats.style import style_effects
 from coachrl.coach.base import CoachRequest, OutcomeTo
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, tell_of_last_steps
+from coachrl.runs.records import read_episodes
 from coachrl.types import CoachScore, Role, Task, Usage
+
+log = logging.getLogger(__name__)
 
 _RESAMPLES = 200
 
@@ -57,9 +60,12 @@ class TrainingAudit:
         return found
 
     async def _reference_set(self, step: int) -> dict[str, float]:
-        requests, first = self._frozen()
-        path = self._run.folder / REFERENCE_SET
-        kept = [record for record in read_jsonl(path) if record["step"] < step]  # a resumed step is scored again
+        problems: list[str] = []
+        lines = reference_set_lines(self._run.folder, problems)
+        kept = [line for line in lines if line["step"] < step]  # a resumed step is scored again
+        requests, first = self._frozen([line["action_id"] for line in kept], problems)
+        for problem in problems:
+            log.warning("reference set: %s", problem)
         if not requests:
             return {}
         spent: dict[str, float] = {}
@@ -74,19 +80,26 @@ class TrainingAudit:
             spent = _spent(scores.values())
         digests = {request.action.id: request.action.digest for request in requests}
         now = [replace(score, action_digest=digests[key]) for key, score in scores.items()]
-        lines = [*kept, *({"step": step, **asdict(score)} for score in now)]
+        kept += [{"step": step, **asdict(score)} for score in now]
+        path = self._run.folder / REFERENCE_SET
         path.parent.mkdir(exist_ok=True)
-        write_aside(path, "".join(json.dumps(line) + "\n" for line in lines))
+        write_aside(path, "".join(json.dumps(line) + "\n" for line in kept))
         return reference_set_metrics(first, scores) | spent
 
-    def _frozen(self) -> tuple[list[CoachRequest], dict[str, CoachScore]]:
-        """The reference set, drawn from the first audited step, and what was said of that step's actions then."""
+    def _frozen(self, drawn: Sequence[str], problems: list[str]) -> tuple[list[CoachRequest], dict[str, CoachScore]]:
+        """The reference set, and what was said of the first audited step's actions then. drawn: the ids of its actions;
+        without any it is drawn from that step. problems: gets what of the step's episodes cannot be read."""
         outcome_to: OutcomeTo = self._config.coach.evidence.ground_truth
-        requests: list[CoachRequest] = []
-        episodes, scores = self._run.read_episodes(f"step-{self._config.audit.every:06d}")
-        for episode in episodes:
-            requests += requests_of(episode, self._tasks, self._team, outcome_to)
-        return draw_requests(requests, self._config.audit.reference_set, self._config.seed), scores
+        requests: dict[str, CoachRequest] = {}
+        scores: dict[str, CoachScore] = {}
+        for episode, given in read_episodes(
+            self._run.folder / "episodes" / f"step-{self._config.audit.every:06d}.jsonl", problems
+        ):
+            requests |= {r.action.id: r for r in requests_of(episode, self._tasks, self._team, outcome_to)}
+            scores |= given
+        if drawn:
+            return [requests[key] for key in dict.fromkeys(drawn) if key in requests], scores
+        return draw_requests(list(requests.values()), self._config.audit.reference_set, self._config.seed), scores
 
 
 def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:

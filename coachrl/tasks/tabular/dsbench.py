@@ -22,7 +22,7 @@ import pandas as pd
 
 from coachrl.errors import TaskError
 from coachrl.files import read_text, usable_path
-from coachrl.parsing import json_lines, read_json
+from coachrl.parsing import is_number, json_lines, read_json
 from coachrl.tasks.tabular.grading import (
     SUBMISSION,
     TabularTruth,
@@ -133,9 +133,11 @@ def _read_entries(root: Path, task_list: Path, cleaned_prompts: Path | None) -> 
     return list(entries.values())
 
 
-def _entry(root: Path, line: Mapping[str, Any], cleaned: Mapping[str, Mapping[str, Any]]) -> _Entry:
+def _entry(root: Path, line: Any, cleaned: Mapping[str, Mapping[str, Any]]) -> _Entry:
+    if not isinstance(line, dict) or not isinstance(line.get("metadata", {}), dict):
+        raise TypeError(f"it must be an object, and so must its 'metadata'; it is {brief(line)}")
     metadata = line["metadata"]
-    task_id = str(metadata["task_id"])
+    task_id = str(metadata["task_id"]) if is_number(metadata["task_id"]) else _text(metadata, "task_id")
     own = cleaned.get(task_id, {})
     # In a task list "task_type" is the benchmark's name for the whole set; the category is in "data_type".
     listed = {key: metadata[key] for key in ("metric", "target_column", "id_column") if key in metadata}
@@ -146,13 +148,22 @@ def _entry(root: Path, line: Mapping[str, Any], cleaned: Mapping[str, Mapping[st
     _check_declared(declared)
     return _Entry(
         id=task_id,
-        prompt=str(own.get("cleaned_prompt") or line["prompt"]),
+        prompt=_text(own, "cleaned_prompt") if own.get("cleaned_prompt") else _text(line, "prompt"),
         declared=declared,
-        train_csv=_under(root, metadata["train_file"], "data_resplit"),
-        test_csv=_under(root, metadata["test_file"], "data_resplit"),
+        train_csv=_under(root, _text(metadata, "train_file"), "data_resplit"),
+        test_csv=_under(root, _text(metadata, "test_file"), "data_resplit"),
         sample_csv=_under(root, str(PurePosixPath(metadata["train_file"]).with_name(_SAMPLE)), "data_resplit"),
-        answer_csv=_under(root, f"{metadata['answer_dir']}/test_answer.csv", "answers"),
+        answer_csv=_under(root, f"{_text(metadata, 'answer_dir')}/test_answer.csv", "answers"),
     )
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    """What `fields` holds under `key`. Raises KeyError where it is missing, and TypeError for what is no text: agents
+    would be asked "None"."""
+    value = fields[key]
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError(f"'{key}' must hold text, and is {brief(value)}")
+    return value
 
 
 def _check_declared(declared: Mapping[str, Any]) -> None:

@@ -126,6 +126,14 @@ def test_secrets_of_the_environment_and_of_urls_are_in_no_message(monkeypatch: p
 
 
 @pytest.mark.parametrize(
+    "spelled", ['a/b+c=%d"e', "a%2Fb%2Bc%3D%25d%22e", "a/b%2Bc%3D%25d%22e", r"a/b+c=%d\"e", r"a\/b+c=%d\"e"]
+)
+def test_secrets_are_in_no_message_as_urls_and_json_spell_them(monkeypatch: pytest.MonkeyPatch, spelled: str) -> None:
+    monkeypatch.setenv("MY_API_KEY", 'a/b+c=%d"e')
+    assert without_secrets(f"no such key: {spelled}!") == "no such key: [MY_API_KEY]!"
+
+
+@pytest.mark.parametrize(
     ("body", "said"),
     [
         (b'{"error": {"message": "a", "code": "b"}}', "a (b)"),

@@ -1,6 +1,7 @@
 import copy
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -332,6 +333,21 @@ def test_lists_that_are_no_lists(official, tmp_path):
         load_dsbench(tmp_path, broken)
     with pytest.raises(TaskError, match="No such file"):
         load_dsbench(tmp_path, tmp_path / "absent.jsonl")
+
+
+@pytest.mark.parametrize("value", [None, [], {}, True, "", " "])
+@pytest.mark.parametrize("key", ["prompt", "metadata", "task_id", "train_file", "test_file", "answer_dir"])
+def test_what_a_list_should_say_in_words_is_text(official, tmp_path, key, value):
+    official.add("cats", **CATS, **DECLARED)
+    entry = copy.deepcopy(official.lines[0])
+    (entry if key in entry else entry["metadata"])[key] = value
+    said = "it has no 'task_id'" if (key, value) == ("metadata", {}) else "must be an object"
+    said = said if key == "metadata" else f"'{key}' must hold text, and is {re.escape(repr(value))}$"
+    for line in (entry, [entry]):
+        (tmp_path / "list.jsonl").write_text(json.dumps(line))
+        with pytest.raises(TaskError, match=rf"list\.jsonl, line 1: not a task: .*{said}"):
+            load_dsbench(official.root, tmp_path / "list.jsonl")
+        said = "must be an object"
 
 
 @pytest.mark.parametrize("key", ["train_file", "test_file", "answer_dir"])

@@ -19,7 +19,7 @@ from coachrl.types import TrainSample
 Loss = Literal["ppo", "policy_gradient", "nll"]
 """ppo: clipped, token mean. policy_gradient: weighted log-likelihood, mean over samples. nll: the same, token mean, for
 supervised training."""
-_FAR_ABOVE = 80.0  # e to this power is a number of 32 bits, and above any clip
+_FAR_ABOVE = 80.0  # e to this power is a number of 32 bits, and above any clip, of which the greatest is 1e30
 
 
 def optimizer_steps(

@@ -26,7 +26,10 @@ def draw(logits_BV: Tensor, temperature_B: Tensor, top_p_B: Tensor, noise_B: Ten
         scaled_BV = scaled_BV / torch.where(greedy_B, 1.0, temperature_B)[:, None]
     highest_B = scaled_BV.amax(dim=-1)
     if not bool(highest_B.isfinite().all()):  # of a row that holds NaN, NaN is the highest
-        raise PolicyError("a model's logits are not finite: its weights are damaged, or do not fit torch.precision")
+        raise PolicyError(
+            "a model's logits are not finite: its weights are damaged, do not fit torch.precision, or were updated too "
+            "far (train.learning_rate)"
+        )
     weights_BV = (scaled_BV - highest_B[:, None]).exp_()
     tokens_B, total_B = _draw_by_blocks(weights_BV, noise_B)
     logprobs_B = scaled_BV.gather(1, tokens_B[:, None])[:, 0] - highest_B - total_B.log()
