@@ -47,15 +47,15 @@ def train(config, run, resume=False):
     asyncio.run(train_run(config, run, Console(file=io.StringIO()), resume))
 
 
-def terminate_when(monkeypatch, kind, method, step):
-    """Send this process a SIGTERM right before a method of the run is called for that step's sake."""
+def terminate_when(monkeypatch, kind, method, step, number=signal.SIGTERM):
+    """Send this process a signal right before a method of the run is called for that step's sake."""
     plain, told = getattr(kind, method), []
 
     def watched(self, *arguments):
         trainer = self if isinstance(self, Trainer) else None
         told.append(trainer)
         if len(told) == step:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return plain(self, *arguments)
 
     monkeypatch.setattr(kind, method, watched)
@@ -91,6 +91,39 @@ def test_a_run_that_is_asked_to_end_goes_on_from_the_last_whole_step(
     for ours, theirs in zip(figures(cut), figures_of_the_whole, strict=True):
         expected = {k: v for k, v in theirs.items() if theirs["step"] not in given_up or not k.startswith("eval/")}
         assert ours == expected
+
+
+def test_a_run_whose_terminal_is_closed_writes_a_checkpoint(configured, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "coachrl")
+    config = configured("closed")
+    run = Run.create(config)
+    terminate_when(monkeypatch, Trainer, "_play", 2, signal.SIGHUP)
+    with pytest.raises(Preempted, match=r"step 2: .*go on with: coachrl train --resume"):
+        train(config, run)
+    assert [path.name for path in run.checkpoints()] == ["step-000001"]
+    assert "the run ends: step 2: the process was asked to end" in (run.folder / "log.txt").read_text()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+async def test_a_run_that_is_to_outlive_its_terminal_does():
+    before, asked = signal.signal(signal.SIGHUP, signal.SIG_IGN), []  # as `nohup` does
+    try:
+        with interrupt.asked_to_end(lambda: asked.append(1)):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.05)
+        assert asked == [] and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_a_terminal_that_closes_sends_more_than_one_signal_and_ends_nothing_at_once(monkeypatch):
+    monkeypatch.setattr(interrupt, "_TWICE_S", 0.0)
+    asked = []
+    with interrupt.asked_to_end(lambda: asked.append(1)):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.01)
+    assert asked == [1]
 
 
 def test_a_notice_file_ends_a_run_as_a_signal_does_and_an_old_one_does_not(configured, monkeypatch, tmp_path):
