@@ -13,6 +13,7 @@ from cases import every
 from rich.console import Console
 from run_figures import figures
 
+from coachrl.cli.train import _is_finished as is_finished
 from coachrl.coach.clients.ledger import Ledger, read_ledger
 from coachrl.commands import interrupt
 from coachrl.commands import run as commands
@@ -87,10 +88,24 @@ def test_a_run_that_is_asked_to_end_goes_on_from_the_last_whole_step(
     assert [path.name for path in cut.checkpoints()] == [f"step-{last_whole:06d}"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     train(config, cut, resume=True)
-    given_up = {2} if method == "update" else set()  # the evaluation after that step
-    for ours, theirs in zip(figures(cut), figures_of_the_whole, strict=True):
-        expected = {k: v for k, v in theirs.items() if theirs["step"] not in given_up or not k.startswith("eval/")}
-        assert ours == expected
+    assert figures(cut) == figures_of_the_whole  # the evaluation after step 2, too, which an end in its update gives up
+
+
+@pytest.mark.parametrize("evaluation", [2, 3])
+def test_an_evaluation_that_was_given_up_is_made_up_for(configured, monkeypatch, evaluation):
+    """Of three: that of step 0, one along the way, and the last, without which no run is at its end."""
+    step = 2 * (evaluation - 1)
+    config = configured("cut", "train.steps=4")
+    cut = Run.create(config)
+    with monkeypatch.context() as patched:
+        terminate_when(patched, Trainer, "_evaluate", evaluation)
+        with pytest.raises(Preempted, match=r"after step 4: .*go on with|step 3: .*go on with"):
+            train(config, cut)
+    assert cut.lacks_evaluation(step) and not is_finished(cut)
+    assert [path.name for path in cut.checkpoints()] == [f"step-{step:06d}"]
+    train(config, cut, resume=True)
+    assert [line["step"] for line in cut.metrics() if "eval/success" in line] == [0, 2, 4]
+    assert is_finished(cut) and not (cut.folder / "replies.jsonl").exists()
 
 
 def test_a_run_whose_terminal_is_closed_writes_a_checkpoint(configured, monkeypatch, caplog):
