@@ -97,6 +97,26 @@ class PlainConsole(Console):
         waiting.stop()
         return super().set_live(live)
 
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more. A command ends with its output, as others do, and not with its warnings."""
+        if not self.stderr:
+            super().on_broken_pipe()
+        self._fall_silent()
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self._fall_silent()  # the terminal was closed, and what it was told to outlive it goes on
+
+    def _fall_silent(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+
     def render_str(self, text: str, **settings: Any) -> Text:
         # Every string comes through here: those that are printed, cells of tables, titles of rules.
         return super().render_str(printable(text), **settings)
