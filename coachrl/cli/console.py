@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 import os
+import stat
 import sys
 import threading
 from collections.abc import Mapping
@@ -107,7 +108,7 @@ class PlainConsole(Console):
         try:
             super()._check_buffer()
         except OSError as error:
-            if error.errno != errno.EIO:
+            if error.errno != errno.EIO or stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):  # a disk that fails
                 raise
             self._fall_silent()  # the terminal was closed, and what it was told to outlive it goes on
 

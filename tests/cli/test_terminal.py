@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 import unicodedata
 
 import pytest
@@ -306,11 +307,19 @@ class Closed(io.StringIO):
 
 
 @pytest.mark.parametrize(("number", "stderr"), [(errno.EIO, False), (errno.EIO, True), (errno.EPIPE, True)])
-def test_a_terminal_that_is_closed_and_warnings_that_nobody_reads_end_nothing(number, stderr, monkeypatch, tmp_path):
-    with (tmp_path / "under").open("w") as under:
+def test_a_terminal_that_is_closed_and_warnings_that_nobody_reads_end_nothing(number, stderr, monkeypatch):
+    _, terminal = os.openpty()
+    with os.fdopen(terminal, "w") as under:
         monkeypatch.setattr(sys, "stderr" if stderr else "stdout", Closed(number, under))
         console = PlainConsole(stderr=stderr)
         for _ in range(2):
             console.print("words")
         os.write(under.fileno(), b"what libraries print")
-    assert (tmp_path / "under").read_bytes() == b""
+        assert os.path.samestat(os.fstat(under.fileno()), Path(os.devnull).stat())
+
+
+def test_a_disk_that_fails_is_no_terminal_that_is_closed(monkeypatch, tmp_path):
+    with (tmp_path / "under").open("w") as under:
+        monkeypatch.setattr(sys, "stdout", Closed(errno.EIO, under))
+        with pytest.raises(OSError, match="Input/output error"):
+            PlainConsole().print("words")
