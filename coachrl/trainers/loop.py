@@ -152,7 +152,7 @@ class Trainer:
     async def _train(self) -> None:
         if self.step == 0 and not self.run.metrics():
             self._log(await self._unless_ending(self._evaluate()))
-        elif self._evaluates_after(self.step) and self.run.lacks_evaluation(self.step):
+        elif self.config.evaluates_after(self.step) and self.run.lacks_evaluation(self.step):
             await self._make_up_evaluation()
         while self.step < self.config.train.steps:
             self.step += 1
@@ -161,7 +161,7 @@ class Trainer:
             except (BudgetExceeded, CoachUnavailable, EngineLost, Preempted) as error:
                 raise self._paused(error) from error
             last = self.step == self.config.train.steps
-            if self._evaluates_after(self.step):
+            if self.config.evaluates_after(self.step):
                 metrics |= await self._measured("evaluation", self._evaluate(), metrics)
             if self.audit is not None and self.audit.is_due(self.step):
                 metrics |= await self._measured("audit", self.audit.metrics(self.step), metrics)
@@ -292,9 +292,6 @@ class Trainer:
         self.run.write_episodes(label, episodes, {})
         speed = speed_metrics(episodes, time.monotonic() - began, self.drawn_tokens(episodes))
         return {**evaluation_metrics(self.heldout_tasks, episodes), **speed}
-
-    def _evaluates_after(self, step: int) -> bool:
-        return step == self.config.train.steps or _due(step, self.config.eval.every)
 
     async def _make_up_evaluation(self) -> None:
         """Of the last step, whose own was given up."""
