@@ -9,8 +9,8 @@ import logging
 import os
 import subprocess
 import sys
-from pathlib import Path
 import unicodedata
+from pathlib import Path
 
 import pytest
 from command_line import coachrl
