@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from coachrl.audit.audit import Audit, audit_runs
+from coachrl.cli.console import PlainConsole
 from coachrl.commands.build import make_coach_pool
 from coachrl.commands.configure import coach_flags, rescore_config, run_config
 from coachrl.commands.event_loop import run_in_loop
@@ -117,15 +118,7 @@ def train(
     Raises CoachrlError; a run that fails before its first line of metrics leaves no folder.
     """
     # Lines stay whole: a notebook and a pipe have no width of their own, and Rich would take them for 80 columns wide.
-    console = Console(
-        file=sys.stdout,
-        quiet=quiet,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        force_terminal=False,
-        soft_wrap=True,
-    )
+    console = PlainConsole(file=sys.stdout, quiet=quiet, force_terminal=False, soft_wrap=True)
     if resume is not None:
         if config is not None:
             raise ConfigError("resume continues a run as it was configured: give no config with it")

@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 import os
+import stat
 import sys
 import threading
 from collections.abc import Mapping
@@ -96,6 +97,26 @@ class PlainConsole(Console):
     def set_live(self, live: Live) -> bool:
         waiting.stop()
         return super().set_live(live)
+
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more. A command ends with its output, as others do, and not with its warnings."""
+        if not self.stderr:
+            super().on_broken_pipe()
+        self._fall_silent()
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno != errno.EIO or stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):  # a disk that fails
+                raise
+            self._fall_silent()  # the terminal was closed, and what it was told to outlive it goes on
+
+    def _fall_silent(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
 
     def render_str(self, text: str, **settings: Any) -> Text:
         # Every string comes through here: those that are printed, cells of tables, titles of rules.

@@ -108,12 +108,12 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool, restarted: int) ->
 
 
 def _is_finished(run: Run) -> bool:
-    """Whether no step is left. If so, says how to go on all the same, before anything that takes long. Raises
-    CheckpointError where the weights of the last one are damaged."""
+    """Whether no step is left, nor the evaluation after the last. If so, says how to go on all the same, before
+    anything that takes long. Raises CheckpointError where the weights of the last one are damaged."""
     from coachrl.runs import checkpoints
 
     steps = run.config().train.steps
-    if not run.checkpoints() or run.last_checkpoint().name != f"step-{steps:06d}":
+    if not run.checkpoints() or run.last_checkpoint().name != f"step-{steps:06d}" or run.lacks_evaluation(steps):
         return False
     checkpoints.read(run.last_checkpoint(), {})
     policies = sorted(path for path in run.last_checkpoint().iterdir() if path.is_dir())

@@ -132,10 +132,7 @@ def make_dry_run(
     settings = config.train
     steps = max(0, settings.steps - done)
     episodes = (steps * settings.tasks_per_step * settings.group_size, steps * most_episodes(config))
-    every = config.eval.every
-    between = sum(1 for step in range(done + 1, settings.steps) if step % every == 0) if every else 0
-    evaluations = (done == 0) + between + (steps > 0)
-    heldout_episodes = evaluations * len(heldout_tasks) * config.eval.samples_per_task
+    heldout_episodes = _evaluations(config, done, folder) * len(heldout_tasks) * config.eval.samples_per_task
     tokens = pipeline.rounds * sum(role.max_turns * role.max_new_tokens for role in pipeline.roles)
     trainable = {name: policy.trainable for name, policy in policies.items()}
     placement = make_placement(config, trainable) if config.backend == "openrlhf" else None
@@ -171,6 +168,14 @@ def make_dry_run(
         keys_found=tuple(name for name in KEY_VARIABLES if os.environ.get(name)),
         unchecked=unchecked,
     )
+
+
+def _evaluations(config: RunConfig, done: int, folder: Path | None) -> int:
+    """Those after step `done`, and its own where that was given up."""
+    steps, every = config.train.steps, config.eval.every
+    between = sum(1 for step in range(done + 1, steps) if step % every == 0) if every else 0
+    made_up = folder is not None and config.evaluates_after(done) and Run(folder).lacks_evaluation(done)
+    return (done == 0) + between + (steps > done) + made_up
 
 
 def _coach_use(

@@ -1,5 +1,5 @@
 """Signals to a run that trains: Ctrl-C is answered at once, however long what is under way takes to end; SIGTERM has
-the run write a checkpoint first, and so does a notice file."""
+the run write a checkpoint first, and so do a terminal that closes (SIGHUP) and a notice file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from types import FrameType
@@ -32,7 +32,8 @@ def interrupts_acknowledged(what: Callable[[], str]) -> Iterator[None]:
     def acknowledge(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, before)
         # Not by print: the signal may come in the middle of a print, whose buffer cannot be entered twice.
-        os.write(2, f"\r\ninterrupted; {what()}\n".encode())
+        with suppress(OSError):  # the same Ctrl-C has ended the `tee` that read it
+            os.write(2, f"\r\ninterrupted; {what()}\n".encode())
         before(number, frame)
 
     signal.signal(signal.SIGINT, acknowledge)
@@ -45,15 +46,15 @@ def interrupts_acknowledged(what: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def asked_to_end(end: Callable[[], None], notice: Path | None = None, earlier: int | None = None) -> Iterator[None]:
-    """A SIGTERM, which schedulers send some time before they end a process, calls `end` in the event loop, and so does
-    the file `notice` when it appears or is written anew. A second SIGTERM does at once, whatever keeps the loop busy,
-    what the first would have done, but for one that comes along with the first.
+    """A SIGTERM, which schedulers send some time before they end a process, calls `end` in the event loop, and so do a
+    SIGHUP and the file `notice` when it appears or is written anew. A second SIGTERM does at once, whatever keeps the
+    loop busy, what the first would have done, but for one that comes along with the first.
 
     earlier: `written_at(notice)` before anything was loaded. Such a file ended an earlier part of the run, and says
     nothing to this one."""
     watch = asyncio.get_running_loop().create_task(_await_notice(notice, earlier, end)) if notice is not None else None
     try:
-        with _heeding_sigterm(end):
+        with _heeding_signals(end):
             yield
     finally:
         if watch is not None:
@@ -82,11 +83,14 @@ def written_at(notice: Path | None) -> int | None:
 
 
 @contextmanager
-def _heeding_sigterm(end: Callable[[], None]) -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
+def _heeding_signals(end: Callable[[], None]) -> Iterator[None]:
+    """A terminal that closes sends SIGHUP, often more than once. It stays ignored where `nohup` has set it so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
+    if (of_terminal := signal.getsignal(signal.SIGHUP)) is not signal.SIG_IGN:
+        before[signal.SIGHUP] = of_terminal
     loop = asyncio.get_running_loop()
     first: float | None = None
 
@@ -97,16 +101,18 @@ def _heeding_sigterm(end: Callable[[], None]) -> Iterator[None]:
         if first is None:
             first = now
             loop.call_soon_threadsafe(end)
-        elif now - first >= _TWICE_S:
-            signal.signal(signal.SIGTERM, before)
+        elif number == signal.SIGTERM and now - first >= _TWICE_S:
+            signal.signal(signal.SIGTERM, before[signal.SIGTERM])
             os.kill(os.getpid(), signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, heard)
+    for each in before:
+        signal.signal(each, heard)
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) is heard:
-            signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            if signal.getsignal(each) is heard:
+                signal.signal(each, handler)
 
 
 def what_stays(config: RunConfig, run: Run) -> str:

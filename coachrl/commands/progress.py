@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ from coachrl.text import dollars, printable
 from coachrl.trainers.masking import left_out_in_words
 from coachrl.trainers.metrics import coach_usd, lacks_advantage
 from coachrl.types import Episode
+
+log = logging.getLogger(__name__)
 
 
 class Display:
@@ -28,6 +31,8 @@ class Display:
         """How many scores are waited for now; None where there is no coach."""
         self.drawn_tokens: Callable[[Sequence[Episode]], int] = _all_tokens
         """How many tokens of episodes were drawn; a run that goes on has some of them from disk."""
+        self.on_unread: Callable[[], None] | None = None
+        """Called where nobody reads any more what is printed, in place of ending the program there and then."""
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -72,7 +77,13 @@ class Display:
         line = step_line(metrics)
         if "time/step_s" in metrics and self._steps is not None and self._steps > metrics["step"]:
             line += f" | {duration((self._steps - metrics['step']) * metrics['time/step_s'])} left"
-        self._console.print(Text(printable(line)), soft_wrap=True)
+        try:
+            self._console.print(Text(printable(line)), soft_wrap=True)
+        except SystemExit:  # of the console, whose pipe is closed
+            if self.on_unread is None:
+                raise
+            log.warning("nobody reads any more what is printed")
+            self.on_unread()
 
     def _spent(self) -> str:
         """What the steps that have ended came to. Of the first one nothing is known while it goes on."""

@@ -7,8 +7,8 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from coachrl.commands.progress import Display
 from coachrl.config import RunConfig
 from coachrl.errors import (
     CheckpointError,
+    CoachrlError,
     ConfigError,
     EngineGone,
     GoesOnElsewhere,
@@ -84,7 +85,7 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool,
         check_played(run)
     with run.locked("training"):
         try:
-            with run.logging():
+            with run.logging(), _end_logged():
                 await _train_with_restarts(config, run, console, resume, restarted)
         except BaseException as error:  # Ctrl-C, too, leaves nothing half-written
             if isinstance(error, Exception) and run.is_lost:
@@ -94,6 +95,16 @@ async def train_run(config: RunConfig, run: Run, console: Console, resume: bool,
             if isinstance(error, Exception) and _may_go_on(config, run, error):
                 error.add_note(what_stays(config, run))
             raise
+
+
+@contextmanager
+def _end_logged() -> Iterator[None]:
+    """The terminal that is told of it may be closed."""
+    try:
+        yield
+    except CoachrlError as error:
+        log.info("the run ends: %s", error)
+        raise
 
 
 def _may_go_on(config: RunConfig, run: Run, error: Exception) -> bool:
@@ -225,6 +236,7 @@ async def _train(
                 executor=components.executor,
             )
             display.drawn_tokens = trainer.drawn_tokens
+            display.on_unread = trainer.end_soon
             if checkpoint is not None:
                 trainer.resume(checkpoint)
             elif resume:

@@ -74,6 +74,11 @@ class RunConfig(Section):
         """Those that these policies begin with, each once; the run's where there is no policy."""
         return list(dict.fromkeys(map(self.initial_model, policies))) or [self.model]
 
+    def evaluates_after(self, step: int) -> bool:
+        """Whether an evaluation is due after that step: the last is always followed by one."""
+        every = self.eval.every
+        return step == self.train.steps or (every > 0 and step % every == 0)
+
     def without_cache(self) -> RunConfig:
         """The same run, whose coach is asked anew what it was asked before."""
         return self.model_copy(update={"coach": self.coach.model_copy(update={"cache": "none"})})

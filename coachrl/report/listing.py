@@ -24,7 +24,8 @@ _SUCCESS = "eval/success"
 class ListedRun:
     """begun: local time, ISO 8601. step: of `steps`, how many are done. before, after: success on held-out tasks, from
     0 to 1, in the first and the last evaluation; None where there is none, and `after` where there is one only. state:
-    finished, stopped, what a process is doing with it (training), or why it cannot be read."""
+    finished (with its last evaluation), stopped, what a process is doing with it (training), or why it cannot be
+    read."""
 
     name: str
     begun: str
@@ -80,13 +81,14 @@ def _listed(path: Path, began: datetime) -> ListedRun:
         config.train.steps,
         held_out[0] if held_out else None,
         held_out[-1] if len(held_out) > 1 else None,
-        _state(path, step >= config.train.steps),
+        _state(path, any(line["step"] >= config.train.steps and line["is_evaluated"] for line in lines)),
     )
 
 
 def _with_step(record: Any) -> dict[str, Any]:
     success = float(record.get(_SUCCESS, math.nan))
-    return {"step": int(record["step"])} | ({_SUCCESS: success} if math.isfinite(success) else {})
+    line = {"step": int(record["step"]), "is_evaluated": any(key.startswith("eval/") for key in record)}
+    return line | ({_SUCCESS: success} if math.isfinite(success) else {})
 
 
 def _state(path: Path, is_done: bool) -> str:

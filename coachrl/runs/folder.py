@@ -233,6 +233,15 @@ class Run:
         self._check_there()
         append_jsonl(self.folder / "metrics.jsonl", [record])
 
+    def add_to_metrics(self, more: Mapping[str, Any]) -> None:
+        """Put `more` into the last line. Raises OSError as `append_metrics` does."""
+        self._check_there()
+        *earlier, last = self.metrics()
+        self._write_metrics([*earlier, {**last, **more}])
+
+    def _write_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        write_aside(self.folder / "metrics.jsonl", "".join(map(json_line, lines)))
+
     def metrics(self) -> list[dict[str, Any]]:
         return list(read_jsonl(self.folder / "metrics.jsonl"))
 
@@ -240,6 +249,12 @@ class Run:
         """The last step that has metrics, 0 where none has. Raises ConfigError for a line that no run has written."""
         lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
         return max(map(self._step_of, lines), default=0)
+
+    def lacks_evaluation(self, step: int) -> bool:
+        """Whether the run has metrics of `step`, and none of an evaluation: where it was due, it was given up. Raises
+        ConfigError as `last_step` does."""
+        own = [line for line in self.metrics() if self._step_of(line) == step]
+        return bool(own) and not any(key.startswith("eval/") for line in own for key in line)
 
     def _step_of(self, record: Any) -> int:
         fields = record if isinstance(record, Mapping) else {}
@@ -323,7 +338,7 @@ class Run:
                 "far as the run goes",
                 self.folder.name, step, last,
             )  # fmt: skip
-        write_aside(self.folder / "metrics.jsonl", "".join(json_line(record) for record in kept))
+        self._write_metrics(kept)
         drop_torn_line(self.ledger)
         for path in self.episode_files():
             if step_of(path) > step:

@@ -62,6 +62,8 @@ def _link(latest: Path, run: Path) -> bool:
     """Whether `latest` could be made to point to the run: it is moved at once, whoever else moves it."""
     aside = place_aside(latest)
     try:
+        if os.path.lexists(latest) and not latest.is_symlink():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(latest))
         aside.symlink_to(run)
         aside.replace(latest)
     except OSError as error:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from typing import Protocol
+from typing import Literal, Protocol
 
 from coachrl.text import said
 
@@ -24,10 +24,14 @@ _HURRIED_S = 5.0  # schedulers end a process half a minute after they ask it to
 _LOOK_EVERY_S = 0.1
 
 
+Ending = Literal["finished", "interrupted", "failed"]
+"""How a run ended."""
+
+
 class _Tracker(Protocol):
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, ending: Ending) -> None: ...
 
 
 class InThread:
@@ -44,6 +48,7 @@ class InThread:
             target=self._live, args=(make, made), name=f"coachrl tracker {name}", daemon=True
         )
         self._ends_at = math.inf
+        self._ending: Ending = "finished"
         self._thread.start()
         try:
             if not _waited(lambda seconds: bool(wait([made], seconds).done)):
@@ -56,14 +61,18 @@ class InThread:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._lines.put((step, metrics))
 
-    def end(self, hurried: bool = False) -> None:
-        """What `close` waits for, and its time, begin. hurried: it takes seconds at most."""
+    def end(self, ending: Ending) -> None:
+        """What `close` waits for, and its time, begin: seconds at most where the run was interrupted. What is said
+        first of how it ended counts."""
+        if self._ends_at < math.inf:
+            return
+        self._ending = ending
+        self._ends_at = time.monotonic() + (_HURRIED_S if ending == "interrupted" else _LAST_WORDS_S)
         self._lines.put(None)
-        self._ends_at = min(self._ends_at, time.monotonic() + (_HURRIED_S if hurried else _LAST_WORDS_S))
 
     def close(self) -> None:
         """Returns once the tracker has taken everything, or after a minute, or a Ctrl-C."""
-        self.end()
+        self.end("finished")
         if not _waited(self._has_ended, self._ends_at):
             log.warning(
                 "tracker %s does not answer, and may lack the last steps: metrics.jsonl has all of them", self._name
@@ -90,7 +99,7 @@ class InThread:
             if failed < _TRIES and self._hand_over(tracker, waiting, failed):
                 lacking = "tracker %s lacks what came from step %d on: metrics.jsonl has it"
                 log.warning(lacking, self._name, waiting[0][0])
-            tracker.close()
+            tracker.close(self._ending)
         except BaseException as error:  # noqa: BLE001  as below
             log.warning("tracker %s did not end well: %s", self._name, _said(error))
 

@@ -26,7 +26,7 @@ from coachrl.config.choices import check_plain, check_takes, import_by_path, is_
 from coachrl.errors import ConfigError, Preempted, lacking
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
-from coachrl.runs.tracker_thread import InThread
+from coachrl.runs.tracker_thread import Ending, InThread
 from coachrl.text import brief, one_line, said
 from coachrl.types import Episode
 
@@ -98,8 +98,8 @@ class WandB:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, ending: Ending) -> None:
+        self._run.finish(exit_code=int(ending != "finished"))
 
 
 class MLflow:
@@ -120,8 +120,8 @@ class MLflow:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._mlflow.log_metrics({mlflow_name(name): value for name, value in metrics.items()}, step=step)
 
-    def close(self) -> None:
-        self._mlflow.end_run()
+    def close(self, ending: Ending) -> None:
+        self._mlflow.end_run({"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}[ending])
 
 
 def mlflow_name(name: str) -> str:
@@ -144,11 +144,12 @@ class Trackio:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._trackio.log(dict(metrics), step=step)
 
-    def close(self) -> None:
+    def close(self, ending: Ending) -> None:
         self._trackio.finish()
 
 
-MakeTracker = Callable[[Run, RunConfig, int], Tracker]
+MakeTracker = Callable[[Run, RunConfig, int], Any]
+"""Of a `Tracker`; the `close` of those that may have a server takes how the run ended."""
 
 TRACKERS: dict[str, MakeTracker] = {
     "tensorboard": TensorBoard,
@@ -187,17 +188,15 @@ class Trackers:
         for name in list(self._trackers):
             self._guarded(name, lambda tracker: tracker.log(record["step"], dict(numbers)))
 
-    def hurry(self) -> None:
-        """The run was asked to end: what `close` waits for at most takes seconds, and no minute."""
-        self._end(hurried=True)
-
-    def _end(self, hurried: bool = False) -> None:
+    def end(self, ending: Ending) -> None:
+        """How the run ended, unless it was said before. Those that have servers then take their last lines, all at
+        once, so that those that hang are waited for once."""
         for tracker in self._trackers.values():
             if isinstance(tracker, InThread):
-                tracker.end(hurried)
+                tracker.end(ending)
 
     def close(self) -> None:
-        self._end()  # all at once, so that those that hang are waited for once
+        self.end("finished")
         for tracker in self._left_out:  # MLflow starts no other run in this process while one is open
             with contextlib.suppress(Exception):
                 tracker.close()
@@ -236,7 +235,10 @@ def open_trackers(names: Sequence[str], run: Run, config: RunConfig, first_step:
             trackers.add(name, _start(name, run, config, first_step))
         yield trackers
     except (Preempted, KeyboardInterrupt, asyncio.CancelledError):
-        trackers.hurry()
+        trackers.end("interrupted")
+        raise
+    except BaseException:
+        trackers.end("failed")
         raise
     finally:
         trackers.close()

@@ -152,6 +152,8 @@ class Trainer:
     async def _train(self) -> None:
         if self.step == 0 and not self.run.metrics():
             self._log(await self._unless_ending(self._evaluate()))
+        elif self.config.evaluates_after(self.step) and self.run.lacks_evaluation(self.step):
+            await self._make_up_evaluation()
         while self.step < self.config.train.steps:
             self.step += 1
             try:
@@ -159,7 +161,7 @@ class Trainer:
             except (BudgetExceeded, CoachUnavailable, EngineLost, Preempted) as error:
                 raise self._paused(error) from error
             last = self.step == self.config.train.steps
-            if last or _due(self.step, self.config.eval.every):
+            if self.config.evaluates_after(self.step):
                 metrics |= await self._measured("evaluation", self._evaluate(), metrics)
             if self.audit is not None and self.audit.is_due(self.step):
                 metrics |= await self._measured("audit", self.audit.metrics(self.step), metrics)
@@ -167,6 +169,9 @@ class Trainer:
             if last or _due(self.step, self.config.train.checkpoint_every):
                 self._checkpointer.begin(self.step)
             self._stop_where_too_much_failed(metrics)
+        if self.run.lacks_evaluation(self.step):  # which a run that goes on makes up for
+            await self._checkpointer.written()
+            raise self._ended_in(f"evaluation after step {self.step}", Preempted("the process was asked to end"))
         policies = policy_names(self.pipeline.roles)
         if not policies or not self._frozen.issuperset(policies):  # none: all roles are played by providers
             require_training(self.run)
@@ -287,6 +292,17 @@ class Trainer:
         self.run.write_episodes(label, episodes, {})
         speed = speed_metrics(episodes, time.monotonic() - began, self.drawn_tokens(episodes))
         return {**evaluation_metrics(self.heldout_tasks, episodes), **speed}
+
+    async def _make_up_evaluation(self) -> None:
+        """Of the last step, whose own was given up."""
+        try:
+            measured = await self._unless_ending(self._evaluate())
+        except (BudgetExceeded, CoachUnavailable, EngineLost, Preempted) as error:
+            raise self._ended_in(f"evaluation after step {self.step}", error) from error
+        self.run.add_to_metrics(measured)
+        self.callback.on_metrics({"step": self.step, **measured})
+        if self.step == self.config.train.steps:
+            self._replies.put_aside()()
 
     async def _measured(
         self, what: str, measuring: Awaitable[Mapping[str, Any]], metrics: Mapping[str, Any]

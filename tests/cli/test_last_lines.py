@@ -61,11 +61,14 @@ def test_a_terminal_without_a_size_is_told_all_the_same(tmp_path):
     assert "Serve the run's report" in helped.stdout, helped
 
 
-def test_a_run_whose_reader_leaves_says_what_stays(tmp_path):
+def test_a_run_whose_reader_leaves_writes_a_checkpoint_and_says_how_to_go_on(tmp_path):
     (tmp_path / "t.csv").write_text("problem,answer\n" + "".join(f"What is {n} + 1?,{n + 1}\n" for n in range(4)))
     settings = ["tasks.train=t.csv", "tasks.heldout_count=2", "train.tasks_per_step=2"]
     train = [*command(), "train", "--model", "tiny-random", "--steps", "1", "--name", "r", *settings]
     shell = f"{join(map(str, train))} | head -3 > said; exit ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 1 and ended.stderr.startswith("nobody reads any more what is printed; "), ended
-    assert ended.stderr.endswith("continue with: coachrl train --resume runs/r\n"), ended
+    assert ended.returncode == 143, ended
+    assert ended.stderr.startswith("warning: nobody reads any more what is printed\n"), ended
+    assert ended.stderr.endswith("go on with: coachrl train --resume runs/r\n"), ended
+    assert (tmp_path / "runs" / "r" / "checkpoints" / "step-000000").exists()
+    assert "nobody reads any more" in (tmp_path / "runs" / "r" / "log.txt").read_text()

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501
 import asyncio
+import errno
 import io
 import json
 import logging
@@ -9,6 +10,7 @@ import os
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 from command_line import coachrl
@@ -17,7 +19,7 @@ from rich.text import Text
 from saved_runs import save_run
 from tiny_models import write_tiny_model
 
-from coachrl.cli.console import ConsoleHandler, print_table
+from coachrl.cli.console import ConsoleHandler, PlainConsole, print_table
 from coachrl.config import load_config
 from coachrl.runs.folder import Run
 from coachrl.text import brief, one_line, printable
@@ -300,3 +302,36 @@ def test_a_warning_that_a_full_disk_does_not_take_ends_nothing(monkeypatch, caps
         ConsoleHandler().handle(record)
     ConsoleHandler().handle(record)
     assert "warning: half a word" in capsys.readouterr().err
+
+
+class Closed(io.StringIO):
+    """What a console writes to, once the terminal or the pipe behind it is closed."""
+
+    def __init__(self, number, file):
+        super().__init__()
+        self.number, self.under_it = number, file
+
+    def write(self, text):
+        raise OSError(self.number, os.strerror(self.number))
+
+    def fileno(self):
+        return self.under_it.fileno()
+
+
+@pytest.mark.parametrize(("number", "stderr"), [(errno.EIO, False), (errno.EIO, True), (errno.EPIPE, True)])
+def test_a_terminal_that_is_closed_and_warnings_that_nobody_reads_end_nothing(number, stderr, monkeypatch):
+    _, terminal = os.openpty()
+    with os.fdopen(terminal, "w") as under:
+        monkeypatch.setattr(sys, "stderr" if stderr else "stdout", Closed(number, under))
+        console = PlainConsole(stderr=stderr)
+        for _ in range(2):
+            console.print("words")
+        os.write(under.fileno(), b"what libraries print")
+        assert os.path.samestat(os.fstat(under.fileno()), Path(os.devnull).stat())
+
+
+def test_a_disk_that_fails_is_no_terminal_that_is_closed(monkeypatch, tmp_path):
+    with (tmp_path / "under").open("w") as under:
+        monkeypatch.setattr(sys, "stdout", Closed(errno.EIO, under))
+        with pytest.raises(OSError, match="Input/output error"):
+            PlainConsole().print("words")

@@ -41,6 +41,14 @@ def test_every_evaluation_that_is_left_is_counted_once(tmp_path, every, done, ev
     assert plan.steps == 7 - done and (plan.tasks, plan.source) == ((2, 3), "word-problems")
 
 
+def test_an_evaluation_that_was_given_up_is_still_to_come(tmp_path):
+    run = Run(tmp_path / "run")
+    run.folder.mkdir()
+    run.append_metrics({"step": 7, "train/success": 0.5})
+    assert plan_of(tmp_path, "train.steps=7", done=7).heldout_episodes == 3
+    assert plan_of(tmp_path, "train.steps=8", done=7).heldout_episodes == 3  # only the last step's
+
+
 def test_episodes_and_tokens_are_those_of_all_steps_roles_turns_and_evaluations(tmp_path):
     sizes = ("train.steps=5", "train.tasks_per_step=3", "train.group_size=2", "pipeline.max_new_tokens=10")
     plan = plan_of(tmp_path, *sizes, "pipeline.roles.verifier.max_new_tokens=7", done=1)

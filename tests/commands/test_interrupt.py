@@ -1,5 +1,6 @@
 """Ctrl-C is answered at once, by one line, and then does what it would have done."""
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -21,6 +22,14 @@ def run(tmp_path):
     return Run.create(load_config(None, ["name=one", f"out={tmp_path}"]))
 
 
+@pytest.fixture
+def struck():
+    """What presses Ctrl-C, where whoever reads the screen could press it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
 def test_the_line_comes_before_anything_ends(run, capfd):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -35,6 +44,15 @@ def test_the_line_comes_before_anything_ends(run, capfd):
         signal.signal(signal.SIGINT, before)
 
 
+def test_it_ends_the_run_also_where_the_same_ctrl_c_has_ended_what_read_its_line(struck, monkeypatch):
+    def unread(*_):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    with pytest.raises(KeyboardInterrupt), interrupts_acknowledged(lambda: "nothing is kept"):
+        monkeypatch.setattr(os, "write", unread)
+        struck()
+
+
 def test_it_says_what_is_saved(run):
     config = run.config()
     run.append_metrics({"step": 0})
@@ -43,14 +61,6 @@ def test_it_says_what_is_saved(run):
     assert what_stays(config, run) == f"step-000002 is saved; continue with: coachrl train --resume {run.folder}"
     none = run.config(["train.keep_checkpoints=0"])
     assert what_stays(none, run) == "no checkpoint is kept, so it cannot be continued"
-
-
-@pytest.fixture
-def struck():
-    """What presses Ctrl-C, where whoever reads the screen could press it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
-    signal.signal(signal.SIGINT, before)
 
 
 def test_while_the_report_is_written(run, struck, monkeypatch, capfd):

@@ -49,6 +49,12 @@ def test_the_newest_is_first_with_its_choices_and_what_came_of_it(make, tmp_path
     assert (older.name, older.before, older.after, older.state) == ("older", 0.25, 0.5, "finished")
 
 
+def test_one_that_lacks_the_evaluation_of_its_last_step_is_not_finished(make, tmp_path):
+    make("cut", {"step": 0, "eval/success": 0.0}, {"step": 1}, {"step": 2})
+    make("broken", {"step": 0, "eval/episodes": 0}, {"step": 1}, {"step": 2, "eval/episodes": 0}, begun=1)
+    assert [(run.step, run.state) for run in listed_runs(tmp_path)] == [(2, "finished"), (2, "stopped")]
+
+
 def test_models_are_those_of_the_policies_and_coaches_those_of_the_ensemble(make, tmp_path):
     policies = {"policies.problem_solver.model": "mine/solver", "model": "tiny-random"}
     made = make("own", **policies, **{"coach.ensemble": "[{name: rules}, {name: openai/judge}]"})

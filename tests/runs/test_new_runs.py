@@ -20,6 +20,16 @@ def make_run(tmp_path, name="one"):
     return Run.create(RunConfig(name=name, out=tmp_path / "runs"))
 
 
+def test_a_file_that_is_called_latest_stays(tmp_path, caplog):
+    kept = tmp_path / "runs" / "latest"
+    kept.parent.mkdir()
+    kept.write_text("notes")
+    run = make_run(tmp_path)
+    run.discard_if_empty()
+    assert kept.read_text() == "notes" and not run.folder.exists()
+    assert "runs/latest was not moved: [Errno 17] File exists: " in caplog.text
+
+
 def test_latest_points_to_the_newest_run(tmp_path):
     make_run(tmp_path)
     run = make_run(tmp_path, "two")

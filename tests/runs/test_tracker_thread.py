@@ -46,9 +46,9 @@ class Served:
             raise ConnectionError("no route to host")
         self.taken.append((step, metrics))
 
-    def close(self):
+    def close(self, ending):
         self.threads.add(threading.get_ident())
-        self.taken.append("closed")
+        self.taken.append(ending)
 
 
 def follow(run, monkeypatch, served, before_the_end=lambda: None):
@@ -68,14 +68,14 @@ def test_a_server_that_hangs_holds_up_no_step_and_gets_all_of_them_once_it_answe
         served.answers.set()
 
     follow(run, monkeypatch, served, come_back)
-    assert served.taken == [*TAKEN, "closed"]
+    assert served.taken == [*TAKEN, "finished"]
     assert len(served.threads) == 1 and threading.get_ident() not in served.threads
 
 
 def test_a_server_that_is_away_for_a_time_lacks_no_step_when_it_is_back(run, monkeypatch, caplog):
     served = Served(refusals=3)
     follow(run, monkeypatch, served)
-    assert served.taken == [*TAKEN, "closed"]
+    assert served.taken == [*TAKEN, "finished"]
     [record] = caplog.records
     assert record.message == (
         "tracker mlflow has not taken step 0, it is tried again with the next one: no route to host"
@@ -85,7 +85,7 @@ def test_a_server_that_is_away_for_a_time_lacks_no_step_when_it_is_back(run, mon
 def test_a_server_that_stays_away_is_left_out(run, monkeypatch, caplog):
     served = Served(refusals=10**6)
     follow(run, monkeypatch, served)
-    assert (served.calls, served.taken) == (10, ["closed"])
+    assert (served.calls, served.taken) == (10, ["finished"])
     assert caplog.records[-1].message == "tracker mlflow is left out from now on: no route to host"
 
 
@@ -115,7 +115,7 @@ def test_steps_that_were_refused_up_to_the_end_are_missed_aloud(run, monkeypatch
     monkeypatch.setattr(tracker_thread, "_TRIES", 10**6)
     served = Served(refusals=10**6)
     follow(run, monkeypatch, served)
-    assert served.taken == ["closed"]
+    assert served.taken == ["finished"]
     assert caplog.records[-1].message == "tracker mlflow lacks what came from step 0 on: metrics.jsonl has it"
 
 
@@ -136,6 +136,21 @@ def test_a_run_that_was_asked_to_end_waits_for_seconds_and_no_minute(run, monkey
         served.answers.set()
     assert time.monotonic() - began < 10
     assert "mlflow does not answer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("end", "ending"),
+    [(Preempted("asked to end"), "interrupted"), (KeyboardInterrupt(), "interrupted"), (OSError(28, "full"), "failed")],
+)
+def test_a_tracker_is_told_how_the_run_ended(run, monkeypatch, end, ending):
+    served = Served()
+
+    def stop():
+        raise end
+
+    with pytest.raises(type(end)):
+        follow(run, monkeypatch, served, stop)
+    assert served.taken == [*TAKEN, ending]
 
 
 def test_servers_that_hang_are_waited_for_all_at_once(run, monkeypatch):

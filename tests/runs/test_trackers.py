@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import struct
@@ -13,7 +14,7 @@ import pytest
 from full_disk import room_for
 
 from coachrl.config import RunConfig, load_config
-from coachrl.errors import ConfigError
+from coachrl.errors import ConfigError, Preempted
 from coachrl.runs.folder import Run
 from coachrl.runs.trackers import TRACKERS, _note_id, _noted_id, _read_ids, check_trackers, mlflow_name, open_trackers
 
@@ -137,6 +138,20 @@ def test_mlflow_goes_on_in_the_same_run(run, monkeypatch, tmp_path):
     (found,) = mlflow.MlflowClient().search_runs([experiment.experiment_id])
     history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "train/success")
     assert [(point.step, point.value) for point in history] == [(1, 0.5), (2, 0.75)]
+
+
+def test_mlflow_says_that_a_run_was_interrupted_until_it_goes_on(run, monkeypatch, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}" if _has_sqlalchemy() else str(tmp_path / "mlruns"))
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    said = []
+    for end in (Preempted("the process was asked to end"), OSError(28, "full"), None):
+        with contextlib.suppress(Preempted, OSError), open_trackers(["mlflow"], run, run.config(), 0) as trackers:
+            trackers.on_metrics(LINES[0])
+            if end is not None:
+                raise end
+        said.append(mlflow.get_run(_read_ids(run)["mlflow"]).info.status)
+    assert said == ["KILLED", "FAILED", "FINISHED"]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import shutil
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -78,6 +80,15 @@ def test_each_step_is_one_plain_line_where_no_loop_runs(small, capfd):
     assert lines[-1].startswith("step   1 | success") and all("\x1b" not in line for line in lines) and err == ""
     resumed = coachrl.train(resume="runs/small")
     assert resumed.frames.metrics["step"].tolist() == [0, 1]
+
+
+def test_a_program_that_is_to_outlive_its_terminal_does(small, monkeypatch):
+    terminal, of_program = os.openpty()
+    with os.fdopen(of_program, "w") as stdout:
+        os.close(terminal)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        run = coachrl.train(small)
+    assert run.frames.metrics["step"].tolist() == [0, 1] and run.checkpoints()
 
 
 def test_an_error_in_code_of_ones_own_says_in_the_end_how_to_go_on(small, capfd):

@@ -13,6 +13,7 @@ from cases import every
 from rich.console import Console
 from run_figures import figures
 
+from coachrl.cli.train import _is_finished as is_finished
 from coachrl.coach.clients.ledger import Ledger, read_ledger
 from coachrl.commands import interrupt
 from coachrl.commands import run as commands
@@ -47,15 +48,15 @@ def train(config, run, resume=False):
     asyncio.run(train_run(config, run, Console(file=io.StringIO()), resume))
 
 
-def terminate_when(monkeypatch, kind, method, step):
-    """Send this process a SIGTERM right before a method of the run is called for that step's sake."""
+def terminate_when(monkeypatch, kind, method, step, number=signal.SIGTERM):
+    """Send this process a signal right before a method of the run is called for that step's sake."""
     plain, told = getattr(kind, method), []
 
     def watched(self, *arguments):
         trainer = self if isinstance(self, Trainer) else None
         told.append(trainer)
         if len(told) == step:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return plain(self, *arguments)
 
     monkeypatch.setattr(kind, method, watched)
@@ -87,10 +88,57 @@ def test_a_run_that_is_asked_to_end_goes_on_from_the_last_whole_step(
     assert [path.name for path in cut.checkpoints()] == [f"step-{last_whole:06d}"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     train(config, cut, resume=True)
-    given_up = {2} if method == "update" else set()  # the evaluation after that step
-    for ours, theirs in zip(figures(cut), figures_of_the_whole, strict=True):
-        expected = {k: v for k, v in theirs.items() if theirs["step"] not in given_up or not k.startswith("eval/")}
-        assert ours == expected
+    assert figures(cut) == figures_of_the_whole  # the evaluation after step 2, too, which an end in its update gives up
+
+
+@pytest.mark.parametrize("evaluation", [2, 3])
+def test_an_evaluation_that_was_given_up_is_made_up_for(configured, monkeypatch, evaluation):
+    """Of three: that of step 0, one along the way, and the last, without which no run is at its end."""
+    step = 2 * (evaluation - 1)
+    config = configured("cut", "train.steps=4")
+    cut = Run.create(config)
+    with monkeypatch.context() as patched:
+        terminate_when(patched, Trainer, "_evaluate", evaluation)
+        with pytest.raises(Preempted, match=r"after step 4: .*go on with|step 3: .*go on with"):
+            train(config, cut)
+    assert cut.lacks_evaluation(step) and not is_finished(cut)
+    assert [path.name for path in cut.checkpoints()] == [f"step-{step:06d}"]
+    train(config, cut, resume=True)
+    assert [line["step"] for line in cut.metrics() if "eval/success" in line] == [0, 2, 4]
+    assert is_finished(cut) and not (cut.folder / "replies.jsonl").exists()
+
+
+def test_a_run_whose_terminal_is_closed_writes_a_checkpoint(configured, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "coachrl")
+    config = configured("closed")
+    run = Run.create(config)
+    terminate_when(monkeypatch, Trainer, "_play", 2, signal.SIGHUP)
+    with pytest.raises(Preempted, match=r"step 2: .*go on with: coachrl train --resume"):
+        train(config, run)
+    assert [path.name for path in run.checkpoints()] == ["step-000001"]
+    assert "the run ends: step 2: the process was asked to end" in (run.folder / "log.txt").read_text()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+async def test_a_run_that_is_to_outlive_its_terminal_does():
+    before, asked = signal.signal(signal.SIGHUP, signal.SIG_IGN), []  # as `nohup` does
+    try:
+        with interrupt.asked_to_end(lambda: asked.append(1)):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.05)
+        assert asked == [] and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_a_terminal_that_closes_sends_more_than_one_signal_and_ends_nothing_at_once(monkeypatch):
+    monkeypatch.setattr(interrupt, "_TWICE_S", 0.0)
+    asked = []
+    with interrupt.asked_to_end(lambda: asked.append(1)):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.01)
+    assert asked == [1]
 
 
 def test_a_notice_file_ends_a_run_as_a_signal_does_and_an_old_one_does_not(configured, monkeypatch, tmp_path):
