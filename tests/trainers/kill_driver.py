@@ -15,17 +15,15 @@ import traceback
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
+import litellm  # noqa: F401
 import torch
+import transformers  # noqa: F401
+from rich.console import Console
 
-torch.set_num_threads(1)
-import litellm  # noqa: E402, F401
-import transformers  # noqa: E402, F401
-from rich.console import Console  # noqa: E402
-
-from coachrl.commands.run import train_run  # noqa: E402
-from coachrl.config import load_config  # noqa: E402
-from coachrl.errors import CoachrlError  # noqa: E402
-from coachrl.runs.folder import Run  # noqa: E402
+from coachrl.commands.run import train_run
+from coachrl.config import load_config
+from coachrl.errors import CoachrlError
+from coachrl.runs.folder import Run
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -77,6 +75,7 @@ def main():
         if pid == 0:
             code = 70
             try:
+                torch.set_num_threads(1)  # its pool is made anew after a fork, which several threads at once cannot do
                 code = train(order)
             except BaseException:  # noqa: BLE001
                 traceback.print_exc()
