@@ -6,46 +6,26 @@ import functools
 import multiprocessing
 import os
 import re
-import sys
 import threading
 import time
-import urllib.request
+from functools import partial
 
 import gateway_apps
 import httpx
 import openai
 import pytest
-from gateway_apps import user, wait_until
+from gateway_apps import SEEN, ask, kept, pipeline_of, user, wait_until
 
-from coachrl.commands.build import play_of
-from coachrl.config import PipelineConfig, RunConfig
-from coachrl.errors import BackendError, ConfigError, PolicyError
-from coachrl.gateway import apps, loop_watch
-from coachrl.pipelines import make_pipeline
+from coachrl.errors import BackendError, PolicyError
+from coachrl.gateway import apps
 from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
-from coachrl.trainers.rollout.tree import check_rewards
 
 LONG_S = 60.0
-SEEN = {}
-
-
-def ask(client, text, **more):
-    return client.chat.completions.create(model="planner", messages=[user(text)], **more).choices[0].message.content
-
-
-def gateway(run=None, **options):
-    chosen = {"run": run if ":" in run else f"{__name__}:{run}"} if run else {}
-    settings = {**chosen, "grade": f"{__name__}:kept", "roles": {"planner": {}}, **options}
-    return make_pipeline(PipelineConfig(name="gateway", options=settings))
+gateway = partial(pipeline_of, __name__)
 
 
 async def play(pipeline, policy=None, tasks=1, **context):
     return await gateway_apps.play(pipeline, policy or ScriptedPolicy(lambda call: "fine"), tasks, **context)
-
-
-def kept(task, result):
-    SEEN[task.id] = result
-    return result == "fine"
 
 
 class SlowPolicy(ScriptedPolicy):
@@ -159,74 +139,6 @@ def has_a_system_prompt_later(task, endpoint):
 async def test_a_conversation_that_no_template_takes_is_no_fault_of_the_agents():
     [episode] = await play(gateway("has_a_system_prompt_later"), _Strict(lambda call: "fine"))
     assert episode.infra_error.endswith("(after a call that was refused)")
-
-
-# An app that waits in the event loop for what the loop is to give it.
-
-
-async def waits_in_the_loop(task, endpoint):
-    ask(endpoint.openai(), "x")
-
-
-async def waits_in_the_loop_later(task, endpoint):
-    async with endpoint.async_openai() as client:
-        await client.chat.completions.create(model="planner", messages=[user("x")])
-    with urllib.request.urlopen(f"{endpoint.anthropic_base_url}/health") as answer:
-        answer.read()
-
-
-@pytest.mark.parametrize("run", ["waits_in_the_loop", "waits_in_the_loop_later"])
-async def test_an_app_that_holds_up_the_loop_that_is_to_answer_it_is_broken_off(run, caplog, monkeypatch):
-    monkeypatch.setattr(loop_watch, "_EVERY_S", 0.02)
-    [episode] = await play(gateway(run))
-    assert episode.infra_error.startswith(f"app: test_pipeline_faults:{run} raised ")
-    [told] = [record.message for record in caplog.records if "is refused" in record.message]
-    assert "await an async client (endpoint.async_openai()), or make the app a plain function" in told
-
-
-HELD_UP = []
-
-
-async def holds_up_another(task, endpoint):
-    """Its first episode waits in the loop; its second has what its agent wrote to fail on."""
-    async with endpoint.async_openai() as client:
-        await client.chat.completions.create(model="planner", messages=[user("x")])
-    if task.id == "t0":
-        await wait_until(lambda: "t1" in HELD_UP)
-        try:
-            await waits_in_the_loop(task, endpoint)
-        finally:
-            HELD_UP.append("t0")
-    HELD_UP.append("t1")
-    await wait_until(lambda: "t0" in HELD_UP)
-    int("what its agent said")
-
-
-async def test_an_app_that_is_held_up_by_another_fails_on_what_its_agent_wrote(monkeypatch):
-    monkeypatch.setattr(loop_watch, "_EVERY_S", 0.02)
-    HELD_UP.clear()
-    waiting, other = await play(gateway("holds_up_another"), tasks=2)
-    assert "raised APIConnectionError" in waiting.infra_error
-    assert other.infra_error is None and "raised ValueError" in other.outcome.reason
-
-
-def waits_in_a_loop_of_its_own(task, endpoint):
-    async def solve():
-        return ask(endpoint.openai(), "wait a while")
-
-    return asyncio.run(solve())
-
-
-async def test_an_app_may_hold_up_a_loop_of_its_own(monkeypatch):
-    monkeypatch.setattr(loop_watch, "_EVERY_S", 0.02)
-
-    class Late(ScriptedPolicy):
-        async def generate(self, *given):
-            await asyncio.sleep(10 * loop_watch._EVERY_S)
-            return await super().generate(*given)
-
-    [episode] = await play(gateway("waits_in_a_loop_of_its_own"), Late(lambda call: "fine"))
-    assert episode.outcome.success
 
 
 # An app that hangs.
@@ -502,89 +414,3 @@ async def test_what_is_async_behind_a_decorator_is_awaited():
     pipeline = gateway("asks_behind_a_decorator", grade=f"{__name__}:keeps_behind_a_decorator")
     [episode] = await play(pipeline)
     assert episode.outcome.success and len(episode.actions) == 1
-
-
-# What cannot be had.
-
-
-def yields(task, endpoint):
-    yield ask(endpoint.openai(), "x")
-
-
-async def yields_async(task, endpoint):
-    yield endpoint
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "give the app either as run, my_app:solve, or as command"),
-        ({"run": "json:nothing"}, "app 'json:nothing': module 'json' has no 'nothing'"),
-        ({"run": "json:loads"}, r"app 'json:loads' must take \(task, endpoint\)"),
-        ({"run": "a:b", "command": "x"}, "either as run"),
-        ({"command": "python 'x"}, "pipeline.options.command: No closing quotation"),
-        ({"command": "x", "sandboxed": True}, "the sandbox has no network"),
-        ({"command": "x", "host": "0.0.0.0"}, "host must be an address that apps can call"),
-        ({"command": "x", "roles": {}}, "roles: .*at least 1"),
-        ({"command": "x", "roles": {"a": {"polcy": "b"}}}, "gateway has no option 'roles.a.polcy', did you mean"),
-        ({"command": "x", "roles": {"a": {"external": "gpt-4o", "policy": "b"}}}, "an external role has no policy"),
-        ({"command": "x", "roles": {"a": {"api_base": "http://x"}}}, "api_base is for external roles"),
-        ({"command": "x", "roles": {"a": {"external": "no-such-thing"}}}, "no provider is known for the external"),
-        ({"command": "x", "grade": "json:dumps2"}, "grader 'json:dumps2'"),
-        ({"run": f"{__name__}:hangs", "pass_env": ["A"]}, "pass_env is for a command"),
-        ({"command": "x", "roles": {"a/b": {}}}, "role 'a/b'"),
-        ({"run": f"{__name__}:yields"}, "app '.*:yields' is a generator .* it must return its result"),
-        ({"run": f"{__name__}:yields_async"}, "app '.*:yields_async' is a generator"),
-        ({"command": "x", "grade": f"{__name__}:yields"}, "grader '.*:yields' is a generator"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_with_the_reason(options, words):
-    with pytest.raises(ConfigError, match=words):
-        gateway(**options)
-
-
-def test_a_missing_package_is_named_with_the_extra_that_has_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(ConfigError, match=r"pipeline gateway needs uvicorn: pip install 'coachrl\[gateway\]'"):
-        gateway("hangs")
-
-
-def test_a_tree_is_refused_with_the_reason():
-    evidence = {"evidence": {"ground_truth": "none"}}
-    config = RunConfig(algorithm={"name": "at_grpo"}, sampling={"scheme": "tree"}, coach=evidence)
-    with pytest.raises(ConfigError, match=r"nobody can copy the state of an app; take sampling.scheme=parallel"):
-        check_rewards(config, gateway("hangs"))
-
-
-AT_ONCE = []
-
-
-async def counts_itself(task, endpoint):
-    AT_ONCE.append(task.id)
-    await asyncio.sleep(0)
-    seen = len(AT_ONCE)
-    await asyncio.sleep(0)
-    AT_ONCE.remove(task.id)
-    return seen
-
-
-async def test_rollout_workers_share_the_places_of_apps():
-    pipeline = gateway("counts_itself", concurrency=9)
-    pipeline.share_out(4)
-    await play(pipeline, tasks=8)
-    assert max(SEEN[f"t{n}"] for n in range(8)) == 2
-
-
-def test_rollout_workers_cannot_share_a_port():
-    given = {"pipeline": {"name": "gateway", "options": {**gateway("hangs").settings.options, "port": 8123}}}
-    config = RunConfig(backend="openrlhf", rollout={"workers": 2}, **given)
-    with pytest.raises(ConfigError, match=r"port=8123: 2 rollout workers cannot share one port; .* rollout.workers=1"):
-        play_of(config)
-
-
-def test_rollout_workers_cannot_keep_one_budget_for_external_roles(monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
-    pipeline = gateway("hangs", roles={"planner": {}, "critic": {"external": "openai/gpt-4o"}})
-    pipeline.share_out(1)
-    with pytest.raises(ConfigError, match=r"external roles are asked by the process that keeps .* rollout.workers=1"):
-        pipeline.share_out(2)

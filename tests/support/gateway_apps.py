@@ -2,6 +2,8 @@
 
 import asyncio
 
+from coachrl.config import PipelineConfig
+from coachrl.pipelines import make_pipeline
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import Task
 
@@ -34,3 +36,23 @@ async def wait_until(condition, seconds=60.0):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("it never came true")
+
+
+SEEN = {}
+"""What apps gave back, by task."""
+
+
+def ask(client, text, **more):
+    return client.chat.completions.create(model="planner", messages=[user(text)], **more).choices[0].message.content
+
+
+def pipeline_of(module, run=None, **options):
+    """The pipeline of an app with one role; run: its function in `module`, or another path."""
+    chosen = {"run": run if ":" in run else f"{module}:{run}"} if run else {}
+    settings = {**chosen, "grade": f"{__name__}:kept", "roles": {"planner": {}}, **options}
+    return make_pipeline(PipelineConfig(name="gateway", options=settings))
+
+
+def kept(task, result):
+    SEEN[task.id] = result
+    return result == "fine"
