@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from coachrl.cli.console import out, print_table
+from coachrl.cli.console import Rows, out, print_table
 from coachrl.cli.options import RunOptions, takes_groups
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
@@ -30,14 +29,14 @@ def list_pipelines() -> None:
     from coachrl.config import PipelineConfig
     from coachrl.pipelines import SHIPPED, find_pipeline, make_pipeline
 
-    table = Table("name", "roles", "tasks", "about", box=None)
+    table = Rows("name", "roles", "tasks", "about")
     for name in SHIPPED:
         pipeline = find_pipeline(name)
         about = (inspect.getdoc(inspect.getmodule(pipeline)) or "").partition("\n\n")[0]
         roles = "yours"
         if pipeline.Options.complete():
             roles = ", ".join(role.name for role in make_pipeline(PipelineConfig(name=name)).roles)
-        table.add_row(name, roles, ", ".join(pipeline.task_sources), " ".join(about.split()))
+        table.add(name, roles, ", ".join(pipeline.task_sources), " ".join(about.split()))
     print_table(table)
 
 
@@ -45,11 +44,11 @@ def list_pipelines() -> None:
 def list_configs() -> None:
     """Every shipped config, for --config NAME."""
 
-    table = Table("name", "about", box=None)
+    table = Rows("name", "about")
     for path in sorted(resource("configs").glob("*.yaml")):
         lines = path.read_text(encoding="utf-8").splitlines()
         about = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
-        table.add_row(path.stem, " ".join(about))
+        table.add(path.stem, " ".join(about))
     print_table(table)
 
 

@@ -7,9 +7,8 @@ import inspect
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from coachrl.cli.console import err, out, print_json, print_table, print_text
+from coachrl.cli.console import Rows, err, out, print_json, print_table, print_text
 from coachrl.cli.options import Coach, CoachBase, CoachOverrides, ConfigOption, ConfigOptions, Json
 from coachrl.errors import ConfigError
 from coachrl.text import counted, printable
@@ -49,9 +48,9 @@ def list_coaches(as_json: Json = False) -> None:
     if as_json:
         print_json(rows)
         return
-    table = Table("name", "use", "about", box=None)
+    table = Rows("name", "use", "about")
     for row in rows:
-        table.add_row(row["name"], row["use"], row["about"])
+        table.add(row["name"], row["use"], row["about"])
     print_table(table)
 
 
@@ -208,10 +207,10 @@ def _cell(row: Row | None) -> str:
 
 def _print_lint(rows: list[Row], found: dict[str, list[str]]) -> None:
     categories = list(dict.fromkeys(row.category for row in rows))
-    table = Table("coach", "without any skill", *categories, box=None)
+    table = Rows("coach", "without any skill", *categories)
     for coach, baseline in dict.fromkeys((row.coach, row.baseline) for row in rows):
         cells = {row.category: row for row in rows if (row.coach, row.baseline) == (coach, baseline)}
-        table.add_row(coach, baseline, *(_cell(cells.get(category)) for category in categories))
+        table.add(coach, baseline, *(_cell(cells.get(category)) for category in categories))
     print_table(table)
     out.print()
     for name, sentences in found.items():

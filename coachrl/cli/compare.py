@@ -6,9 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
-
-from coachrl.cli.console import out, print_json, print_table
+from coachrl.cli.console import Rows, out, print_json, print_table
 from coachrl.cli.options import Json, path_argument, path_option
 from coachrl.text import counted
 
@@ -57,10 +55,10 @@ def _write_page(runs: Sequence[Run], html: Path) -> list[RunComparison]:
 def _print_comparison(found: RunComparison) -> None:
     if found.settings:
         out.print(found.settings)
-    table = Table("held out", found.baseline, found.name, "paired difference", box=None)
+    table = Rows("held out", found.baseline, found.name, "paired difference")
     for row in found.rows:
         sides = [value.interval() if value is not None else "-" for value in (row.before, row.after)]
-        table.add_row(row.name, *sides, row.difference.interval(signed=True) if row.difference is not None else "-")
+        table.add(row.name, *sides, row.difference.interval(signed=True) if row.difference is not None else "-")
     print_table(table)
     alone = found.draws - found.shared
     left_out = f"; {alone} that only one of them holds are left out" if alone else ""

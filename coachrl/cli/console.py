@@ -131,12 +131,18 @@ _ERROR_CHARS = 4000
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk that stderr was sent to
 
 
-def print_table(table: Table) -> None:
+class Rows(Table):
+    """A table under headings, of strings: a name with a line end begins no row of its own."""
+
+    def __init__(self, *headings: str) -> None:
+        super().__init__(*map(unbroken, headings), box=None)
+
+    def add(self, *cells: str) -> None:
+        self.add_row(*map(unbroken, cells))
+
+
+def print_table(table: Rows) -> None:
     """As wide as the terminal; in a pipe each row is one line, so that `grep` finds rows."""
-    for column in table.columns:
-        column.header, *column._cells = [
-            unbroken(cell) if isinstance(cell, str) else cell for cell in (column.header, *column.cells)
-        ]
     console = out if out.is_terminal else PlainConsole(width=_PIPE_WIDTH)
     console.print(table)
 
@@ -154,9 +160,9 @@ def print_text(text: str) -> None:
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:
     """A table of names and values, in the order of the names."""
-    table = Table("metric", "value", box=None)
+    table = Rows("metric", "value")
     for key, value in sorted(metrics.items()):
-        table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
+        table.add(key, f"{value:.4g}" if isinstance(value, float) else str(value))
     print_table(table)
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from coachrl.cli.console import err, out, print_json, print_table
+from coachrl.cli.console import Rows, err, out, print_json, print_table
 from coachrl.cli.options import CoachOptions, CoachOverrides, Json, RunFolder, takes_groups
 from coachrl.text import counted
 
@@ -91,7 +90,7 @@ def _print_comparison(folder: Path, comparison: Comparison) -> None:
         f"{counted(comparison.overall.shift.n, 'pair')}: Pearson {_estimate(comparison.pearson)}, "
         f"Spearman {_estimate(comparison.spearman)}, within 1 point {_estimate(comparison.near)}"
     )
-    table = Table("actions", "pairs", "tasks", "run, mean", "rescore, mean", "shift, points [95 %]", box=None)
+    table = Rows("actions", "pairs", "tasks", "run, mean", "rescore, mean", "shift, points [95 %]")
     _add_row(table, "all", comparison.overall)
     for title, shifts in (("role", comparison.by_role), ("category", comparison.by_category)):
         for name, shift in shifts.items():
@@ -99,9 +98,9 @@ def _print_comparison(folder: Path, comparison: Comparison) -> None:
     print_table(table)
 
 
-def _add_row(table: Table, name: str, row: MeanDifference) -> None:
+def _add_row(table: Rows, name: str, row: MeanDifference) -> None:
     shift = row.shift
-    table.add_row(
+    table.add(
         name, str(shift.n), str(shift.tasks), f"{row.before:.2f}", f"{row.after:.2f}", shift.interval(signed=True)
     )
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from coachrl.cli.console import out, print_json, print_table
+from coachrl.cli.console import Rows, out, print_json, print_table
 from coachrl.cli.options import Json, path_argument
 
 if TYPE_CHECKING:
@@ -30,11 +29,11 @@ def list_runs(
         print_json([asdict(run) for run in found])
         return
     columns = ("run", "begun", "team", "model", "algorithm", "coach", "seed", "steps", "held out", "state")
-    table = Table(*columns, box=None)
+    table = Rows(*columns)
     for run in found:
         seed = "" if run.seed is None else str(run.seed)
         choices = (run.team, run.model, run.algorithm, run.coach, seed)
-        table.add_row(run.name, run.begun, *choices, _steps(run), _held_out(run), run.state)
+        table.add(run.name, run.begun, *choices, _steps(run), _held_out(run), run.state)
     if found:
         print_table(table)
     else:

@@ -7,9 +7,8 @@ from shlex import quote
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from coachrl.cli.console import out, print_json, print_table
+from coachrl.cli.console import Rows, out, print_json, print_table
 from coachrl.cli.options import ConfigOptions, Json, path_argument, path_option, takes_groups
 
 tasks_app = typer.Typer(help="List task sets, and make tasks of tables.")
@@ -36,13 +35,13 @@ def list_tasks(options: ConfigOptions, as_json: Json = False) -> None:
             ]
         )
         return
-    table = Table("split", "id", "category", "prompt", box=None)
+    table = Rows("split", "id", "category", "prompt")
     for split, tasks in sets.items():
         for task in tasks[:_SHOWN_TASKS]:
             line = " ".join(task.prompt.split())  # the first line may be a heading that all tasks share
             if len(line) > _SHOWN_CHARACTERS:
                 line = f"{line[: _SHOWN_CHARACTERS - 1]}…"
-            table.add_row(split, task.id, task.category, line)
+            table.add(split, task.id, task.category, line)
     print_table(table)
     for split, tasks in sets.items():
         if len(tasks) > _SHOWN_TASKS:

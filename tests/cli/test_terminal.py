@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 from command_line import coachrl
-from rich.table import Table
-from rich.text import Text
 from saved_runs import save_run
 from tiny_models import write_tiny_model
 
-from coachrl.cli.console import ConsoleHandler, PlainConsole, print_table
+from coachrl.cli.console import ConsoleHandler, PlainConsole, Rows, print_table
 from coachrl.config import load_config
 from coachrl.runs.folder import Run
 from coachrl.text import brief, one_line, printable
@@ -103,8 +101,8 @@ def test_a_rollout_shows_texts_and_obeys_none(tmp_path, tasks):
 
 
 def test_a_row_of_a_table_is_one_line_whatever_stands_in_it(capsys):
-    table = Table("name\nsuccess", "value", box=None)
-    table.add_row("sum\r\nsuccess 1.00\n", Text("as it is"))
+    table = Rows("name\nsuccess", "value")
+    table.add("sum\r\nsuccess 1.00\n", "as it is")
     print_table(table)
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["name", "success", "value"],

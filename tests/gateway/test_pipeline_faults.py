@@ -8,7 +8,6 @@ import os
 import re
 import threading
 import time
-from functools import partial
 
 import gateway_apps
 import httpx
@@ -21,7 +20,7 @@ from coachrl.gateway import apps
 from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
 
 LONG_S = 60.0
-gateway = partial(pipeline_of, __name__)
+gateway = functools.partial(pipeline_of, __name__)
 
 
 async def play(pipeline, policy=None, tasks=1, **context):
