@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coachrl.config import RunConfig, load_config
-from coachrl.jsonl import append_jsonl, read_jsonl
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import append_jsonl, read_jsonl
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from scripted_server import CUT, MALFORMED, Received, ScriptedServer, Step, say, status

@@ -31,13 +31,13 @@ from coachrl.commands.event_loop import run_in_loop
 from coachrl.commands.run import evaluate_run, rollout_once, train_run
 from coachrl.config import RunConfig, Section, check_read
 from coachrl.errors import ConfigError
-from coachrl.files import named_path
 from coachrl.report import write_report
 from coachrl.rescore.comparison import Comparison, compare
 from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
 from coachrl.runs.folder import Run
 from coachrl.runs.frames import EpisodeFrames, PlacedEpisode
 from coachrl.runs.records import ScoredEpisode
+from coachrl.storage.files import named_path
 from coachrl.text import brief, counted
 from coachrl.types import CoachScore, Episode
 

@@ -22,7 +22,7 @@ from typing import Any, TypeGuard, TypeVar
 import yaml
 
 from coachrl.errors import CoachrlError, ConfigError
-from coachrl.files import read_text
+from coachrl.storage.files import read_text
 from coachrl.text import brief, one_line
 
 _SHOWN_CHARS = 40  # of a number, in an error

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import ConfigError
-from coachrl.files import read_text
 from coachrl.parsing import parse_yaml
+from coachrl.storage.files import read_text
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _HEADER = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.DOTALL)

@@ -15,21 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 FLOORS = (
-    (
-        "types",
-        "errors",
-        "text",
-        "files",
-        "atomic",
-        "jsonl",
-        "seeding",
-        "prompts",
-        "machine",
-        "resources",
-        "parsing",
-        "stats",
-        "temporary",
-    ),
+    ("types", "errors", "text", "storage", "seeding", "prompts", "machine", "resources", "parsing", "stats"),
     ("config",),
     ("sandbox", "tasks"),
     ("coach", "pipelines", "runs"),

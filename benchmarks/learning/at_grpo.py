@@ -36,8 +36,8 @@ from tiny_planner import warm_model, write_prompts
 
 from coachrl.commands.run import evaluate_run, train_run
 from coachrl.config import RunConfig, load_config
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import read_jsonl
 
 TURNS, CANDIDATES = 2, 4
 CONDITIONS = {

@@ -12,11 +12,11 @@ import pandas as pd
 from tiny_planner import write_random_model
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from coachrl.atomic import folder_aside
 from coachrl.config import SftConfig, TorchConfig
-from coachrl.jsonl import read_jsonl
 from coachrl.resources import cache_folder
 from coachrl.seeding import generator
+from coachrl.storage.atomic import folder_aside
+from coachrl.storage.jsonl import read_jsonl
 from coachrl.tasks.tabular.dsbench_lite import ensure_dsbench_lite
 from coachrl.tasks.tabular.layout import TabularTask
 from coachrl.trainers.backends.torch.sft import run_sft

@@ -26,8 +26,8 @@ from typing import Any
 from coachrl.audit.data.imported import NO_REWARDS_OF_TRL, import_scores, import_settings
 from coachrl.audit.stats.training import score_audit
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import append_jsonl
 
 logger = logging.getLogger(__name__)  # `log` is the file of scores
 

@@ -138,7 +138,7 @@ def audit(
 
 def _check_places(*places: Path | None) -> None:
     """Raises ConfigError where a file that is to be written cannot stand, before anything is counted."""
-    from coachrl.atomic import check_place
+    from coachrl.storage.atomic import check_place
 
     for place in places:
         if place is not None and place != Path("-"):

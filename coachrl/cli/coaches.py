@@ -63,7 +63,7 @@ def show(name: Name) -> None:
         out.print(inspect.getdoc(rules))
         return
     from coachrl.coach.prompt_rendering import find_prompt_file
-    from coachrl.files import at_home, read_text
+    from coachrl.storage.files import at_home, read_text
 
     file = find_prompt_file(at_home(name))
     print_text(printable(read_text(file, f"prompt file {file}")))
@@ -192,7 +192,7 @@ def _baselines(config: str | None) -> list[Baseline]:
 def _lint_one(name: str, baselines: list[Baseline]) -> list[Row]:
     from coachrl.coach.prompt_rendering import find_coach_prompt
     from coachrl.coach.rubric.lint import lint_prompt, lint_rules
-    from coachrl.files import at_home
+    from coachrl.storage.files import at_home
 
     return lint_rules(baselines) if name == "rules" else lint_prompt(find_coach_prompt(at_home(name), None), baselines)
 

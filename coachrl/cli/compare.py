@@ -42,9 +42,9 @@ def compare_runs(
 
 
 def _write_page(runs: Sequence[Run], html: Path) -> list[RunComparison]:
-    from coachrl.atomic import check_place
     from coachrl.report.page import write_page
     from coachrl.report.side_by_side import compare_page
+    from coachrl.storage.atomic import check_place
 
     check_place(html)
     comparisons, page = compare_page(runs)

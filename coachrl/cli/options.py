@@ -23,7 +23,7 @@ import typer
 
 from coachrl.cli import completion
 from coachrl.errors import ConfigError
-from coachrl.files import at_home
+from coachrl.storage.files import at_home
 
 if TYPE_CHECKING:
     from coachrl.config import RunConfig

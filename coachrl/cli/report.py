@@ -16,10 +16,10 @@ def report(
     ] = None,
 ) -> None:
     """Write the run's report.html: one offline page."""
-    from coachrl.atomic import check_place
     from coachrl.report import headline, write_report
     from coachrl.report.contents import read_contents
     from coachrl.runs.folder import Run
+    from coachrl.storage.atomic import check_place
 
     run = Run.open(run_folder)
     path = html or page_in(run_folder, "report.html")

@@ -65,7 +65,7 @@ def make(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes which rows those are")] = 0,
 ) -> None:
     """Make a task for the pipeline dsbench of a folder as Kaggle gives them."""
-    from coachrl.files import read_text
+    from coachrl.storage.files import read_text
     from coachrl.tasks.tabular.make import Wanted, make_task
 
     text = read_text(about, str(about)).strip() if about is not None else None

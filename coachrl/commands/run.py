@@ -15,7 +15,6 @@ from typing import Any
 
 from rich.console import Console
 
-from coachrl.atomic import check_place, write_aside
 from coachrl.coach.base import is_language_model
 from coachrl.coach.clients.cache import check_cache
 from coachrl.commands.build import (
@@ -42,8 +41,6 @@ from coachrl.errors import (
     Preempted,
     ProcessLost,
 )
-from coachrl.files import whole_text
-from coachrl.jsonl import json_line, own_file, writable_file
 from coachrl.pipelines.team.roles import with_swapped_policies
 from coachrl.runs import checkpoints
 from coachrl.runs.beginning import (
@@ -61,6 +58,9 @@ from coachrl.runs.initial_models import Models, changed_models, check_models, ke
 from coachrl.runs.reading import check_played
 from coachrl.runs.records import episode_line, step_of
 from coachrl.runs.trackers import check_trackers, open_trackers
+from coachrl.storage.atomic import check_place, write_aside
+from coachrl.storage.files import whole_text
+from coachrl.storage.jsonl import json_line, own_file, writable_file
 from coachrl.trainers.algorithms.trial import try_algorithm
 from coachrl.trainers.callbacks import Callbacks, StepAudit
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics

@@ -15,10 +15,10 @@ from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompt_rendering import find_prompt_file, load_coach_prompt, use_of
 from coachrl.config import CoachConfig, RetrospectiveConfig, RunConfig, StrategicConfig
 from coachrl.errors import ConfigError
-from coachrl.files import at_home
 from coachrl.prompts import Prompt
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import ScoredEpisode, requests_of, tasks_of, team_of, training_episodes
+from coachrl.storage.files import at_home
 from coachrl.text import counted, nearest
 from coachrl.types import Action, CoachScore
 

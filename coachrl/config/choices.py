@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from coachrl.errors import CoachrlError, ConfigError
-from coachrl.files import current_folder
+from coachrl.storage.files import current_folder
 from coachrl.text import nearest, one_line, said
 
 log = logging.getLogger(__name__)

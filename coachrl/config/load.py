@@ -20,9 +20,9 @@ from coachrl.config.explain import explain, place_of
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, flat_settings, is_resumable, sections_in
 from coachrl.errors import ConfigError
-from coachrl.files import at_home, named_path, read_text
 from coachrl.parsing import parse_yaml
 from coachrl.resources import resource
+from coachrl.storage.files import at_home, named_path, read_text
 from coachrl.text import brief, holds_password, nearest, one_line
 
 _CHOOSE = ("name", "source")  # keys of a section that say which other keys it has

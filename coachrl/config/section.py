@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
-from coachrl.files import at_home, usable_path
+from coachrl.storage.files import at_home, usable_path
 
 Value = TypeVar("Value")
 

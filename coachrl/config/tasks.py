@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from coachrl.config.section import MAX_COUNT, Section
-from coachrl.files import at_home
+from coachrl.storage.files import at_home
 
 _IMPORTED = "my_package.my_module:load"
 _TRAIN_FILE = "The file that lists the training tasks."

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
-from coachrl.files import read_text
 from coachrl.parsing import parse_yaml
 from coachrl.sandbox.base import WITHOUT_WORKSPACE, Sandbox, Workspace
+from coachrl.storage.files import read_text
 from coachrl.text import one_line
 from coachrl.types import Execution
 

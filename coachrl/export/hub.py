@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from coachrl.atomic import folder_aside
 from coachrl.errors import CheckpointError, CoachrlError, ConfigError
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import changed_models
 from coachrl.runs.model_card import CARD
+from coachrl.storage.atomic import folder_aside
 from coachrl.text import one_line
 
 # What belongs to a model: weights, tokenizer, card. Optimizers, counters and adapters are for resuming alone.

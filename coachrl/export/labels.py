@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coachrl.atomic import check_place, write_aside
 from coachrl.errors import ConfigError
-from coachrl.files import read_text
-from coachrl.jsonl import json_line
 from coachrl.parsing import csv_rows, parse_json
 from coachrl.runs.folder import Run
 from coachrl.runs.labels import Label, adding_labels, label_from_record, read_labels
 from coachrl.runs.reading import training_episodes
+from coachrl.storage.atomic import check_place, write_aside
+from coachrl.storage.files import read_text
+from coachrl.storage.jsonl import json_line
 from coachrl.text import brief, nearest
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # how one begins

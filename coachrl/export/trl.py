@@ -17,14 +17,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coachrl.atomic import check_place, drop_left_of, write_aside
 from coachrl.errors import ConfigError
 from coachrl.export.judgements import judgements
 from coachrl.export.preferences import HOW_PAIRS_COME, preferences
 from coachrl.export.replies import ExportFilter, Line, said, scored_replies
-from coachrl.jsonl import json_line
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import check_played, team_of
+from coachrl.storage.atomic import check_place, drop_left_of, write_aside
+from coachrl.storage.jsonl import json_line
 from coachrl.text import nearest
 from coachrl.types import HIGHEST_SCORE
 

@@ -20,7 +20,7 @@ from coachrl.config.choices import check_takes, import_by_path, is_own_doing
 from coachrl.errors import AppFailed, ConfigError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
-from coachrl.temporary import LockedFolder, drop_left
+from coachrl.storage.temporary import LockedFolder, drop_left
 from coachrl.text import KEY_CHARS, names_secret, one_line, redacted, said, secrets_of
 from coachrl.types import Task
 

@@ -11,11 +11,11 @@ from typing import Any
 from coachrl.config import RunConfig, load_config
 from coachrl.config.algorithm import SavedAlgorithmConfig
 from coachrl.errors import ConfigError
-from coachrl.jsonl import readable_jsonl
 from coachrl.parsing import read_json
 from coachrl.runs.folder import MOST_STEPS, Run
 from coachrl.runs.records import read_each_once, step_of
 from coachrl.stats import DrawKey
+from coachrl.storage.jsonl import readable_jsonl
 from coachrl.text import brief
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.types import CoachScore, Episode

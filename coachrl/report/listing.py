@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import readable_jsonl
 from coachrl.report.contents import asks_coach
 from coachrl.runs.folder import LOCK, Run
 from coachrl.runs.locks import in_use_by
 from coachrl.runs.places import run_folders
+from coachrl.storage.jsonl import readable_jsonl
 from coachrl.types import policy_names
 
 _SUCCESS = "eval/success"

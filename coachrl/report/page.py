@@ -15,7 +15,6 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from coachrl.atomic import write_aside
 from coachrl.coach.base import is_import_path
 from coachrl.config.algorithm import algorithm_label
 from coachrl.report.agents import agent_colors
@@ -46,6 +45,7 @@ from coachrl.report.outcome import (
 from coachrl.report.rendering import cut, rendering_svg
 from coachrl.runs.folder import Run
 from coachrl.stats import Estimate
+from coachrl.storage.atomic import write_aside
 from coachrl.text import counted, dollars, one_line, printable
 from coachrl.types import Episode
 

@@ -18,12 +18,12 @@ from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompt_rendering import find_coach_prompt, with_suggestion
 from coachrl.config import CoachConfig, MemberConfig, RunConfig, flat_settings, resumable_settings
 from coachrl.errors import CoachError, ConfigError
-from coachrl.jsonl import drop_torn_line
 from coachrl.rescore.store import Rescore, RescoreMetadata, append_scores, existing_rescore, open_rescore
 from coachrl.runs.folder import Run
 from coachrl.runs.locks import locked
 from coachrl.runs.reading import requests_of, tasks_of, team_of, training_episodes
 from coachrl.seeding import generator
+from coachrl.storage.jsonl import drop_torn_line
 from coachrl.text import counted
 from coachrl.types import CoachScore, Episode
 

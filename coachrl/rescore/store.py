@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coachrl.atomic import drop_asides, write_aside
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, drop_torn_line
 from coachrl.parsing import read_json
 from coachrl.runs.records import checked, read_scores, scores_by_action
+from coachrl.storage.atomic import drop_asides, write_aside
+from coachrl.storage.jsonl import append_jsonl, drop_torn_line
 from coachrl.text import nearest
 from coachrl.types import CoachScore
 

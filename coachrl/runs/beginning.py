@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coachrl.atomic import write_aside
 from coachrl.config import RunConfig, dump_config, flat_settings, resumable_settings, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.parsing import parse_yaml, read_json
 from coachrl.runs.folder import Run
 from coachrl.runs.records import role_as_kept, role_record
+from coachrl.storage.atomic import write_aside
 from coachrl.text import counted, one_line
 from coachrl.types import Role, Task
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from coachrl.atomic import reraise
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError
-from coachrl.files import regular_file, whole_text
 from coachrl.resources import process_runs
+from coachrl.storage.atomic import reraise
+from coachrl.storage.files import regular_file, whole_text
 from coachrl.text import brief, one_line
 from coachrl.types import Role, policy_names
 

@@ -25,18 +25,18 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from coachrl.atomic import drop_asides, follow_umask, fsync, put_on_disk, write_aside
 from coachrl.config import RunConfig, check_read, dump_config, kept_config, load_config, resumable_settings
 from coachrl.config.explain import described
 from coachrl.errors import CheckpointError, ConfigError
-from coachrl.files import at_home, named_path
-from coachrl.jsonl import append_jsonl, drop_torn_line, json_line, read_jsonl
 from coachrl.parsing import read_json
 from coachrl.runs import checkpoints, leftovers, log_file, places
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
 from coachrl.runs.records import episode_line, read_episodes, role_from_record, roles_text, step_of
 from coachrl.runs.versions import versions
+from coachrl.storage.atomic import drop_asides, follow_umask, fsync, put_on_disk, write_aside
+from coachrl.storage.files import at_home, named_path
+from coachrl.storage.jsonl import append_jsonl, drop_torn_line, json_line, read_jsonl
 from coachrl.text import brief, nearest
 from coachrl.types import CoachScore, Episode, Role
 

@@ -6,8 +6,8 @@ import html
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coachrl.jsonl import readable_jsonl
 from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
+from coachrl.storage.jsonl import readable_jsonl
 from coachrl.text import brief
 from coachrl.types import Action, CoachScore
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from coachrl.atomic import write_aside
 from coachrl.errors import CheckpointError, ConfigError
-from coachrl.files import regular_file
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
+from coachrl.storage.atomic import write_aside
+from coachrl.storage.files import regular_file
 from coachrl.text import one_line
 
 _FILE = "models.json"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import alone_with, json_line, own_file, readable_jsonl, writable_file, write_lines
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import alone_with, json_line, own_file, readable_jsonl, writable_file, write_lines
 from coachrl.text import brief, nearest, one_line
 
 LABELS = "labels.jsonl"

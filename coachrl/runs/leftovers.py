@@ -9,8 +9,8 @@ import shutil
 import time
 from pathlib import Path
 
-from coachrl.atomic import place_aside
 from coachrl.resources import process_runs
+from coachrl.storage.atomic import place_aside
 
 PARTS = ("episodes", "coach", "checkpoints")
 FILES = ("config.yaml", "versions.json")

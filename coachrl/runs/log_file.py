@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import own_file, writable_file
+from coachrl.storage.jsonl import own_file, writable_file
 from coachrl.text import logged
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from coachrl import __version__
-from coachrl.atomic import write_aside
 from coachrl.config import RunConfig
 from coachrl.config.algorithm import algorithm_label
 from coachrl.runs import checkpoints
+from coachrl.storage.atomic import write_aside
 from coachrl.text import one_line
 from coachrl.types import Role
 

@@ -9,7 +9,7 @@ import logging
 import os
 from pathlib import Path
 
-from coachrl.atomic import place_aside
+from coachrl.storage.atomic import place_aside
 
 log = logging.getLogger(__name__)
 

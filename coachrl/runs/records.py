@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
-from coachrl.jsonl import json_line, readable_jsonl
+from coachrl.storage.jsonl import json_line, readable_jsonl
 from coachrl.text import brief, counted
 from coachrl.types import HIGHEST_SCORE, CoachScore, Episode, Role
 

@@ -20,13 +20,13 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 
-from coachrl.atomic import write_aside
 from coachrl.config import RunConfig
 from coachrl.config.choices import check_plain, check_takes, import_by_path, is_own_doing, raised_in
 from coachrl.errors import ConfigError, Preempted, lacking
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
 from coachrl.runs.tracker_thread import Ending, InThread
+from coachrl.storage.atomic import write_aside
 from coachrl.text import brief, one_line, said
 from coachrl.types import Episode
 

@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import SandboxError
-from coachrl.files import regular_file
 from coachrl.sandbox.inside.files import parts_of
 from coachrl.sandbox.inside.jail import Limits
+from coachrl.storage.files import regular_file
 from coachrl.types import Execution
 
 _Result = TypeVar("_Result")

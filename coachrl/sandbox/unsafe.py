@@ -24,7 +24,7 @@ from coachrl.sandbox.inside import files as inside_files
 from coachrl.sandbox.inside import plain
 from coachrl.sandbox.inside.jail import Limits
 from coachrl.sandbox.inside.supervisor import Report
-from coachrl.temporary import LockedFolder, drop_left
+from coachrl.storage.temporary import LockedFolder, drop_left
 from coachrl.types import Execution
 
 logger = logging.getLogger(__name__)

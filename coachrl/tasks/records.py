@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from coachrl.errors import TaskError, lacking
-from coachrl.files import named_path, parquet_rows, read_text, regular_file
 from coachrl.parsing import csv_rows, json_lines, parse_json
 from coachrl.resources import quiet
+from coachrl.storage.files import named_path, parquet_rows, read_text, regular_file
 from coachrl.text import brief, nearest, one_line
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from coachrl.audit.stats.calibration import _auc_and_tau, calibrate
 from coachrl.audit.stats.drift import drift, reference_set_drift
 from coachrl.audit.stats.strata import with_bins
 from coachrl.audit.verdicts import verdicts
-from coachrl.jsonl import append_jsonl
 from coachrl.stats import SHARE, estimate
+from coachrl.storage.jsonl import append_jsonl
 
 NO_EVALUATIONS = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
 

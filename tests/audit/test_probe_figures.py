@@ -27,10 +27,10 @@ from coachrl.audit.probes.probes import Probe, draw_requests, run_probes, varian
 from coachrl.audit.probes.replay import Fidelity, ReplayFidelity, replay_fidelity, replay_verdict
 from coachrl.coach.pool import CoachPool
 from coachrl.config import PipelineConfig, RunConfig
-from coachrl.jsonl import append_jsonl
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.stats import Estimate
+from coachrl.storage.jsonl import append_jsonl
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy

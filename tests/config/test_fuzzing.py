@@ -13,17 +13,17 @@ from fuzzing import JSON_VALUES, VALUES, damaged_override, damaged_text, pick, s
 from math_files import load_math
 from yaml.scanner import Scanner
 
-from coachrl import files
 from coachrl.coach.prompt_rendering import load_coach_prompt
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import dump_config, load_config, with_absolute_paths
 from coachrl.config.algorithm import own_keys
 from coachrl.errors import CoachrlError, ConfigError
-from coachrl.jsonl import read_jsonl
 from coachrl.parsing import parse_yaml
 from coachrl.prompts import load_prompt
 from coachrl.resources import resource
 from coachrl.seeding import generator
+from coachrl.storage import files
+from coachrl.storage.jsonl import read_jsonl
 from coachrl.tasks.code.problems import COOP_CODE, load_code
 from coachrl.tasks.records import read_source
 from coachrl.tasks.tabular.dsbench import load_dsbench

@@ -13,8 +13,8 @@ from scripted_server import ScriptedServer, say
 from whole_runs import needs_sandbox
 
 from coachrl.config import load_config
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import read_jsonl
 from coachrl.tasks import load_tasks
 from coachrl.trainers.schedule import step_specs
 

@@ -20,9 +20,9 @@ from coachrl.commands.build import make_coach_pool
 from coachrl.config import load_config
 from coachrl.errors import ConfigError
 from coachrl.export.trl import FORMATS, ExportFilter, export_run
-from coachrl.jsonl import read_jsonl
 from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
 from coachrl.runs.reading import training_episodes
+from coachrl.storage.jsonl import read_jsonl
 from coachrl.testing.scripted import CharacterTokenizer
 
 MENDED = "Careless.\n<suggestion>\n```python\nprint(6)\n```\n</suggestion>\nPROCESS_SCORE: 4"

@@ -14,11 +14,11 @@ from full_disk import room_for
 from kept_checkpoints import newest, run_with_checkpoints
 from safetensors.numpy import save_file
 
-from coachrl.atomic import folder_aside
 from coachrl.config import RunConfig, load_config, with_absolute_paths
 from coachrl.errors import CheckpointError, ConfigError
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
+from coachrl.storage.atomic import folder_aside
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from full_disk import room_for
 
-from coachrl.atomic import folder_aside, write_aside
 from coachrl.coach.clients.ledger import Ledger
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, read_jsonl
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
 from coachrl.runs.records import episode_from_record, episode_record
+from coachrl.storage.atomic import folder_aside, write_aside
+from coachrl.storage.jsonl import append_jsonl, read_jsonl
 from coachrl.testing.actions import make_action
 from coachrl.types import CoachScore, Episode, Execution, Outcome
 

@@ -12,10 +12,10 @@ from two_step import Silent, make_tasks
 from coachrl.coach.pool import CoachPool
 from coachrl.config import SandboxConfig, load_config
 from coachrl.errors import BudgetExceeded, CoachError
-from coachrl.jsonl import read_jsonl
 from coachrl.prompts import parse_prompt
 from coachrl.runs.folder import Run
 from coachrl.sandbox import make_sandbox
+from coachrl.storage.jsonl import read_jsonl
 from coachrl.testing.faults import FaultySandbox
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.backends.torch.policy import TrainablePolicy

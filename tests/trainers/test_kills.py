@@ -15,8 +15,8 @@ from command_line import command
 from tiny_models import write_tiny_model
 
 from coachrl.config import dump_config, load_config
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import read_jsonl
 
 if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "aiohttp")):
     pytest.skip("needs the extras llm and torch", allow_module_level=True)

@@ -15,9 +15,9 @@ from coachrl.errors import (
     ConfigError,
     NothingTrained,
 )
-from coachrl.jsonl import read_jsonl
 from coachrl.pipelines.base import Team
 from coachrl.runs.records import episode_from_record
+from coachrl.storage.jsonl import read_jsonl
 from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout

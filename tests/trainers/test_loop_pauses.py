@@ -9,9 +9,9 @@ from two_step import failing_coach, make_trainer, reply
 from coachrl.coach.clients.ledger import read_ledger
 from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded, CoachUnavailable, ConfigError, EngineLost, Preempted
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
 from coachrl.seeding import derive_seed
+from coachrl.storage.jsonl import read_jsonl
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 from coachrl.trainers.schedule import step_specs
 

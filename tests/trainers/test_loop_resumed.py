@@ -9,8 +9,8 @@ from two_step import make_trainer, reply
 from coachrl.errors import (
     CheckpointError,
 )
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import read_jsonl
 from coachrl.testing.scripted import ScriptedCoach, ScriptedPolicy
 
 

@@ -15,8 +15,8 @@ from coachrl.commands.build import play_of
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, NothingTrained, TaskError
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import read_jsonl
 
 WORLD = ["reward.source=environment"]
 TREE = [*WORLD, "algorithm.name=at_grpo", "sampling.scheme=tree", "sampling.candidates=2"]

@@ -11,8 +11,8 @@ from coachrl.audit.probes.replay import ReplayFidelity, _fidelities, replay_verd
 from coachrl.cli.main import app
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import read_jsonl
 
 
 @pytest.fixture

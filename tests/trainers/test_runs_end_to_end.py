@@ -10,8 +10,8 @@ import time
 import pytest
 from command_line import start
 
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import read_jsonl
 
 pytestmark = pytest.mark.slow
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coachrl.errors import ConfigError, lacking
-from coachrl.files import bounded_file, parquet_rows
-from coachrl.jsonl import read_jsonl
+from coachrl.storage.files import bounded_file, parquet_rows
+from coachrl.storage.jsonl import read_jsonl
 from coachrl.text import brief
 
 Source = Literal["trl", "verifiers", "art", "jsonl"]

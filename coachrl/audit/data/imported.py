@@ -21,13 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from coachrl.atomic import folder_aside, write_aside
 from coachrl.audit.data.foreign import Source, files_of, rows_of, spoken, task_of
 from coachrl.config import dump_config, parse_config
 from coachrl.errors import ConfigError
 from coachrl.parsing import is_number
 from coachrl.runs.reading import IMPORTED
 from coachrl.runs.records import episode_line
+from coachrl.storage.atomic import folder_aside, write_aside
 from coachrl.text import brief, estimated_tokens, extract_code, nearest, one_line
 from coachrl.types import Action, CoachScore, Episode, Outcome
 

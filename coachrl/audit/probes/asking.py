@@ -19,10 +19,10 @@ from coachrl.coach.clients.providers import known_price
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
-from coachrl.jsonl import drop_torn_line
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, tasks_of, team_of, training_episodes
 from coachrl.sandbox import make_sandbox
+from coachrl.storage.jsonl import drop_torn_line
 from coachrl.text import dollars
 from coachrl.types import CoachScore
 

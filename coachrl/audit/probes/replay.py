@@ -24,11 +24,11 @@ from scipy import stats as scipy_stats
 from coachrl.audit.verdicts import SMALLEST_RHO, AuditVerdict, Grade
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
-from coachrl.jsonl import append_jsonl, drop_torn_line, readable_jsonl
 from coachrl.runs.folder import Run
 from coachrl.runs.records import step_of
 from coachrl.seeding import generator
 from coachrl.stats import Estimate, Resampler, correlation
+from coachrl.storage.jsonl import append_jsonl, drop_torn_line, readable_jsonl
 from coachrl.text import counted
 from coachrl.trainers.rollout.replay import Decision, Measured, ReplaySettings, decisions_of, measure
 from coachrl.trainers.rollout.rollout import RolloutContext

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from coachrl.audit.data.sample import PERIODS, Floats, Sample
-from coachrl.jsonl import readable_jsonl
 from coachrl.parsing import is_finite
 from coachrl.stats import (
     POSITIVE,
@@ -24,6 +23,7 @@ from coachrl.stats import (
     Limits,
     ratio,
 )
+from coachrl.storage.jsonl import readable_jsonl
 
 
 @dataclass(frozen=True)

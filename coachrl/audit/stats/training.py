@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from coachrl.atomic import write_aside
 from coachrl.audit.data.frame import read_audit_data
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.findings import category_gaps
@@ -23,6 +22,7 @@ from coachrl.config import RunConfig
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, tell_of_last_steps
 from coachrl.runs.records import read_episodes
+from coachrl.storage.atomic import write_aside
 from coachrl.types import CoachScore, Role, Task, Usage
 
 log = logging.getLogger(__name__)

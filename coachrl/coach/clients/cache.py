@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from coachrl.coach.clients.base import ChatRequest, Function, Reply
 from coachrl.coach.clients.ledger import Message
 from coachrl.errors import CoachUnavailable, ConfigError
-from coachrl.files import regular_file
+from coachrl.storage.files import regular_file
 from coachrl.text import first_line
 
 log = logging.getLogger(__name__)

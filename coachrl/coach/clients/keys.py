@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from coachrl.coach.clients.secrets import without_secrets
 from coachrl.errors import CoachUnavailable, KeyMissing
-from coachrl.files import current_folder
+from coachrl.storage.files import current_folder
 
 KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),

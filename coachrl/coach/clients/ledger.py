@@ -24,7 +24,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from coachrl.errors import ConfigError
-from coachrl.jsonl import alone_with, left_out, numbered_lines, writable_file, write_lines
+from coachrl.storage.jsonl import alone_with, left_out, numbered_lines, writable_file, write_lines
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from coachrl.config.choices import (
     user_code,
 )
 from coachrl.errors import BudgetExceeded, CoachError, CoachUnavailable, ConfigError
-from coachrl.jsonl import json_line
 from coachrl.runs.records import score_from_record
+from coachrl.storage.jsonl import json_line
 from coachrl.text import brief
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import TaskError
-from coachrl.files import read_text
 from coachrl.parsing import json_lines
 from coachrl.sandbox.base import Sandbox
+from coachrl.storage.files import read_text
 from coachrl.tasks.code.suite import Suite, SuiteError, parse_suite, run_suite
 from coachrl.tasks.split import Split, of_own_id
 from coachrl.text import counted

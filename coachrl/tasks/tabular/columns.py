@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from coachrl.errors import TaskError
-from coachrl.files import bounded_file
+from coachrl.storage.files import bounded_file
 from coachrl.tasks.tabular.grading import LARGER, TabularTruth
 from coachrl.text import listed
 

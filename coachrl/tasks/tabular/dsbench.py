@@ -21,8 +21,8 @@ from typing import Any, Literal, cast
 import pandas as pd
 
 from coachrl.errors import TaskError
-from coachrl.files import read_text, usable_path
 from coachrl.parsing import is_number, json_lines, read_json
+from coachrl.storage.files import read_text, usable_path
 from coachrl.tasks.tabular.grading import (
     SUBMISSION,
     TabularTruth,

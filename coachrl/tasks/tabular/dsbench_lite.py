@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import train_test_split
 
-from coachrl.atomic import folder_aside
 from coachrl.errors import TaskError
 from coachrl.resources import cache_folder
+from coachrl.storage.atomic import folder_aside
 from coachrl.tasks.tabular.dsbench import load_dsbench
 from coachrl.tasks.tabular.dsbench_lite_sets import TASKS, LiteTask, load_set
 from coachrl.types import Task

@@ -26,7 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.errors import TaskError
-from coachrl.files import bounded_file
+from coachrl.storage.files import bounded_file
 from coachrl.tasks.tabular.metrics import (
     RANKED_METRICS,
     SCORE_METRICS,

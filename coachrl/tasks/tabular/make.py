@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from coachrl.atomic import drop_left_of, place_aside, write_aside
 from coachrl.errors import ConfigError, TaskError
-from coachrl.files import read_text
-from coachrl.jsonl import alone_with
 from coachrl.parsing import read_json
 from coachrl.seeding import generator
+from coachrl.storage.atomic import drop_left_of, place_aside, write_aside
+from coachrl.storage.files import read_text
+from coachrl.storage.jsonl import alone_with
 from coachrl.tasks.records import read_file
 from coachrl.tasks.tabular.dsbench import load_dsbench
 from coachrl.tasks.tabular.layout import TabularTask

@@ -28,9 +28,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from coachrl.atomic import write_aside
-from coachrl.jsonl import cut_torn_line, json_line, readable_jsonl, writable_file
 from coachrl.pipelines.generation import PolicyTokenizer
+from coachrl.storage.atomic import write_aside
+from coachrl.storage.jsonl import cut_torn_line, json_line, readable_jsonl, writable_file
 from coachrl.trainers.backends.base import EpisodeGenerator
 from coachrl.types import Action, Generation, SamplingParams
 

@@ -12,11 +12,11 @@ import pytest
 from command_line import coachrl
 from typer.testing import CliRunner
 
-from coachrl import atomic
 from coachrl.cli.main import app
 from coachrl.config import load_config
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines.defaults import pipeline_defaults
+from coachrl.storage import atomic
 from coachrl.tasks import load_tasks
 from coachrl.tasks.tabular import make
 from coachrl.tasks.tabular.grading import grade_submission

@@ -14,8 +14,8 @@ from coachrl.cli.main import app
 from coachrl.commands.build import make_coach_pool
 from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded, ConfigError
-from coachrl.jsonl import read_jsonl
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import read_jsonl
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.loop import Trainer
 

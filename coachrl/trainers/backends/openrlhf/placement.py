@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coachrl.config import OpenRLHFConfig
 from coachrl.errors import ConfigError
-from coachrl.files import at_home
+from coachrl.storage.files import at_home
 from coachrl.text import counted
 
 _SHARE_STEP = 10_000  # Ray counts fractions of a GPU in steps of 0.0001

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coachrl.atomic import folder_aside
 from coachrl.errors import CheckpointError, PolicyError
-from coachrl.files import at_home
 from coachrl.resources import cache_folder
+from coachrl.storage.atomic import folder_aside
+from coachrl.storage.files import at_home
 from coachrl.trainers.backends.torch.models import ADAPTER_CONFIG, ADAPTER_WEIGHTS, model_folder
 
 # What an adapter here is: B A, scaled by lora_alpha / r, in every linear layer. peft knows many more kinds.

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coachrl.atomic import folder_aside
 from coachrl.errors import PolicyError
+from coachrl.storage.atomic import folder_aside
 
 _SYSTEMS_NUMBER = re.compile(r"\(os error ([0-9]{1,4})\)")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import PolicyError
-from coachrl.files import at_home
 from coachrl.parsing import read_json
 from coachrl.resources import quiet
+from coachrl.storage.files import at_home
 from coachrl.text import first_line, one_line, said
 from coachrl.trainers.backends.torch import smollm2, tiny_random
 

@@ -19,13 +19,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from coachrl.atomic import folder_aside
 from coachrl.config import RunConfig, SftConfig, TrainConfig
 from coachrl.errors import ConfigError, PolicyError, TaskError
-from coachrl.files import read_text
 from coachrl.parsing import json_lines
 from coachrl.pipelines.generation import Message
 from coachrl.runs.locks import locked
+from coachrl.storage.atomic import folder_aside
+from coachrl.storage.files import read_text
 from coachrl.text import brief, counted
 from coachrl.trainers.backends.torch.backend import pick_device
 from coachrl.trainers.backends.torch.policy import TrainablePolicy

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coachrl.temporary import LockedFolder, drop_left
+from coachrl.storage.temporary import LockedFolder, drop_left
 from coachrl.trainers.backends.base import check_room
 from coachrl.trainers.backends.torch.backend import PolicyTrainer, token_teller
 from coachrl.trainers.backends.torch.policy import DTYPES, load_model

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.temporary import LockedFolder, drop_left
+from coachrl.storage.temporary import LockedFolder, drop_left
 
 PREFIX = "coachrl-test-"
 ENDS = """
 import os, sys
 from pathlib import Path
-from coachrl.temporary import LockedFolder
+from coachrl.storage.temporary import LockedFolder
 
 folder = LockedFolder(sys.argv[1], sys.argv[2])
 Path(folder.path, "file").touch()

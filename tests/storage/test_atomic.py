@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coachrl import atomic
-from coachrl.atomic import check_place, drop_asides, drop_left_of, folder_aside, name_new, write_aside
 from coachrl.errors import ConfigError
+from coachrl.storage import atomic
+from coachrl.storage.atomic import check_place, drop_asides, drop_left_of, folder_aside, name_new, write_aside
 
 
 @pytest.fixture

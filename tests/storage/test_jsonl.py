@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from full_disk import room_for
 
-from coachrl import jsonl
 from coachrl.errors import ConfigError
-from coachrl.jsonl import drop_torn_line, json_line, numbered_lines, read_jsonl, readable_jsonl
+from coachrl.storage import jsonl
+from coachrl.storage.jsonl import drop_torn_line, json_line, numbered_lines, read_jsonl, readable_jsonl
 
 
 @pytest.fixture

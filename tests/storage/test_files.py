@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from coachrl import files
 from coachrl.errors import ConfigError, TaskError
-from coachrl.files import (
+from coachrl.storage import files
+from coachrl.storage.files import (
     _size_of,
     bounded_file,
     most_bytes,

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic_core import from_json
 
-from coachrl.atomic import fsync, place_aside
 from coachrl.errors import ConfigError
-from coachrl.files import most_bytes, regular_file, too_large
 from coachrl.parsing import parse_json
+from coachrl.storage.atomic import fsync, place_aside
+from coachrl.storage.files import most_bytes, regular_file, too_large
 from coachrl.text import one_line
 
 _T = TypeVar("_T")
