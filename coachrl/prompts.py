@@ -12,9 +12,10 @@ declared but not used, is an error when the file is loaded, not when the first a
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,22 @@ class Prompt:
     header: Mapping[str, Any] = field(default_factory=dict)
 
     def render(self, **values: object) -> str:
-        """The body with every place filled. Raises ConfigError on a missing or an unknown field."""
+        """The body with every place filled. Raises ConfigError on a missing or an unknown field, and on a value that is
+        no text, such as a whole task in place of its prompt."""
         missing, unknown = self.fields - values.keys(), values.keys() - self.fields
         wrong = [f"no value for {', '.join(sorted(missing))}"] if missing else []
         wrong += [f"no place for {', '.join(sorted(unknown))}"] if unknown else []
+        wrong += [f"{name} is {type(value).__name__}, no text" for name, value in values.items() if _is_no_text(value)]
         if wrong:
             its_fields = ", ".join(sorted(self.fields)) or "none"
             raise ConfigError(f"prompt {self.name}: {'; '.join(wrong)} (its fields: {its_fields})")
         return _PLACE.sub(lambda match: str(values[match.group(1)]), self.body)
+
+
+def _is_no_text(value: object) -> bool:
+    """Whether a model would read how Python calls it: what was not awaited, not called, or not asked for its text."""
+    is_record = is_dataclass(value) and type(value).__str__ is object.__str__
+    return value is None or is_record or callable(value) or inspect.isawaitable(value)
 
 
 NO_PROMPT = Prompt(name="none", body="", fields=frozenset(), sha256="")

