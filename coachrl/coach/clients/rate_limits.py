@@ -33,10 +33,14 @@ _IN_A_ROW = 3  # refusals within so many calls come of one and the same pace
 _LONGEST_STEP_S = 2.0  # of age that the curve gains with one call: a longer gap was not tried
 
 # Refusals that come by chance, at whatever pace.
-_CHANCES, _CHANCE_S = 6, 120.0  # so many refusals at a quarter of a pace that was tried lately tell their share
-_SLOW_S = 10.0  # where they come within less, they may all be of a quota that is being looked for
-_LEAST_CHANCE, _MOST_CHANCE = 0.02, 0.5  # of a smaller share a quota may be the cause, of a larger one it is
-_TRIED_CALLS = 4  # taken at a pace, they say that it is no storm
+_CHANCES, _CHANCES_S = (
+    6,
+    3.0,
+)  # so many refusals that no quota explains tell their share, where they do not come at once
+_SLOWER = 1.15  # times slower than calls were taken before: a quota would not refuse that
+_SPAN_CALLS, _SPAN_S = 10, 0.5  # that were taken between two refusals, at least, to count on how fast they were
+_ODD_CUT = 0.2  # of the pace at most, for a refusal that no quota explains
+_MOST_CHANCE = 0.5  # of a larger share of refusals a quota is the cause
 _TOO_FEW = 1 / 3  # of the calls that chance lets through: it would let through fewer one time in thirty
 _TOO_MANY = 7  # times the calls that come to one of them: one time in a thousand
 _STORM = 8  # refusals, between a few that count, and more than chance has
@@ -66,11 +70,11 @@ class _Start:
 
 @dataclass(frozen=True)
 class _Refusal:
-    """When, at which pace, and after how many calls since the last one."""
+    """When, and after how many calls since the last one. no_quota: no quota explains it."""
 
     at_s: float
-    per_s: float
     calls: int
+    no_quota: bool
 
 
 @dataclass(frozen=True)
@@ -171,10 +175,11 @@ class Pace:
     def _comes_by_chance(self, at: _Start) -> bool:
         """Whether the refusal of `at` is one of those that come however slowly the provider is asked.
 
-        Under a quota they are rare at a quarter of a pace of which most calls were taken. Where they are as many there
-        as before, that share is the provider's own, the pace that was tried is taken up again, and what counts from
-        then on is whether there are many more of them. The last few are looked at together: three come twice as close
-        as their share says one time in five, and a pace that is cut so often comes to a crawl."""
+        A quota is used up at each refusal, so what it takes from one to another is its own pace, and it refuses nobody
+        who asks more slowly. Where some of those are refused all the same, their share is the provider's own: the pace
+        at which calls were taken is taken up again, and what counts from then on is whether there are many more. The
+        last few are looked at together: three come twice as close as their share says one time in five, and a pace
+        that is cut so often comes to a crawl."""
         calls = max(1, at.number - self._slowed.begun)
         self._counts.append((self._begun, self._refused))
         begun, refused = (last - first for first, last in zip(self._counts[0], self._counts[-1], strict=True))
@@ -182,19 +187,29 @@ class Pace:
         if is_storm or calls * self._chance > _TOO_MANY:  # of so many calls chance would have refused some
             self._chance = 0.0
             self._refusals.clear()
-        self._refusals.append(_Refusal(at.at_s, at.per_s, calls))
-        lately = [one for one in self._refusals if one.at_s > at.at_s - _CHANCE_S]
-        tried_per_s = max((one.per_s for one in lately if one.calls >= _TRIED_CALLS), default=0.0)
-        slow = [one for one in lately if one.per_s <= tried_per_s / 4][-_CHANCES:]
-        share = len(slow) / max(1, sum(one.calls for one in slow))
-        lasts = len(slow) == _CHANCES and slow[-1].at_s - slow[0].at_s >= _SLOW_S
-        if lasts and _LEAST_CHANCE <= share <= _MOST_CHANCE:
+        taken_per_s = self._taken_between_refusals()
+        self._refusals.append(_Refusal(at.at_s, calls, calls > 1 and at.per_s * _SLOWER <= taken_per_s))
+        odd = [one for one in self._refusals if one.no_quota][-_CHANCES:]
+        share = len(odd) / max(1, sum(one.calls for one in odd))
+        if len(odd) == _CHANCES and odd[-1].at_s - odd[0].at_s >= _CHANCES_S and share <= _MOST_CHANCE:
             if self._chance == 0:
-                self.per_s = max(self.per_s, tried_per_s)  # what was lost since was lost for nothing
+                self.per_s = max(self.per_s, taken_per_s)  # what was lost since was lost for nothing
             self._chance = share
         last = list(self._refusals)[-_CHANCES:]
         taken = sum(one.calls - 1 for one in last)
         return self._chance > 0 and taken * self._chance >= _TOO_FEW * len(last) * (1 - self._chance)
+
+    def _taken_between_refusals(self) -> float:
+        """The most calls a second that were taken from one refusal to another, of those that are remembered."""
+        most_per_s, refusals = 0.0, list(self._refusals)
+        for first, start in enumerate(refusals):
+            taken = 0
+            for one in refusals[first + 1 :]:
+                taken, passed_s = taken + one.calls - 1, one.at_s - start.at_s
+                if taken >= _SPAN_CALLS and passed_s >= _SPAN_S:
+                    most_per_s = max(most_per_s, taken / passed_s)
+                    break
+        return most_per_s
 
     def _slow_down(self, at: _Start) -> None:
         since = at.number - self._slowed.begun
@@ -217,7 +232,8 @@ class Pace:
         # Refusals in a row come of one pace: the second does not confirm the first.
         regain_s = min(self._regain_s, _REGAIN_S) if in_a_row else _regain_s(refused_per_s / last_per_s - 1)
         self._regain_s = max(regain_s, min(_REGAIN_S, _QUICK_CALLS / refused_per_s))
-        cut = min(0.5, max(_LEAST_CUT, 2 * _LEAST_CUT * _SURE_CALLS / max(1, since)))
+        most_cut = _ODD_CUT if self._refusals[-1].no_quota else 0.5
+        cut = min(most_cut, max(_LEAST_CUT, 2 * _LEAST_CUT * _SURE_CALLS / max(1, since)))
         self._start_over(max(_LEAST_PROBES_PER_S, refused_per_s * (1 - cut)))
         self._starts.clear()
 

@@ -188,13 +188,23 @@ def test_however_many_calls_wait(concurrency: int, status: int, retry_after: str
     check(provider, lost, 0.9 * 3 * 300)
 
 
-@pytest.mark.parametrize(("share", "least_per_s"), [(0.05, 20), (0.1, 12), (1 / 7, 3)])
+@pytest.mark.parametrize(
+    ("share", "least_per_s"), [(0.003, 25), (0.01, 30), (0.05, 25), (0.1, 20), (1 / 7, 8), (0.2, 12)]
+)
 def test_refusals_that_come_at_whatever_pace_do_not_bring_it_down(share: float, least_per_s: float) -> None:
     """As where many customers share one quota. Without refusals 42 calls a second are taken."""
     for seed in (0, 1, 2):
         provider = ProviderWithQuota(by_chance(share, seed), (429, 0.2, ""), CoachConfig())
-        lost = virtual_time.run(ask_for(provider, 32, 200.0))
-        assert lost == 0 and provider.taken >= least_per_s * 200, seed
+        lost = virtual_time.run(ask_for(provider, 32, 600.0))
+        assert lost == 0 and provider.taken >= least_per_s * 600, (seed, provider.taken / 600)
+
+
+@pytest.mark.parametrize("kind", ["bucket of ten seconds", "fixed window", "sliding window"])
+@pytest.mark.parametrize("retry_after", ["", "1"])
+def test_a_quota_of_one_call_a_second_is_not_taken_for_chance(kind: str, retry_after: str) -> None:
+    provider = ProviderWithQuota(KINDS[kind](1), (429, 0.03, retry_after), CoachConfig())
+    lost = virtual_time.run(ask_for(provider, 64, 600.0))
+    check(provider, lost, 0.85 * 600)
 
 
 @pytest.mark.parametrize("refusal", [(429, 0.3, "1"), (429, 0.02, "")])
