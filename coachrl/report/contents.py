@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from coachrl.runs.folder import MOST_STEPS, Run
 from coachrl.runs.records import read_each_once, step_of
 from coachrl.stats import DrawKey
 from coachrl.storage.jsonl import readable_jsonl
-from coachrl.text import brief
+from coachrl.text import brief, counted
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.types import CoachScore, Episode
 
@@ -91,14 +92,18 @@ def read_contents(run: Run) -> Contents:
         f"{path.name}: not a file of this run (step-… or eval-…), and left out"
         for path in sorted(set((run.folder / "episodes").glob("*.jsonl")) - set(run.episode_files()))
     ]
-    training = run.episode_files("step")
+    steps = _steps(run.folder / "metrics.jsonl", problems)
+    evaluations = _evaluations(run.episode_files("eval"), problems)  # after the metrics, which come last of a step
+    paths = run.episode_files("step")
+    training = [_episode_file(path, problems) for path in dict.fromkeys([*paths[:1], *paths[-1:]])]
+    problems += [*_lost_steps(steps), *_lost_episodes(steps, [*evaluations, *training], problems)]
     return Contents(
         name=run.folder.name,
         config=config,
         versions=versions,
-        steps=_steps(run.folder / "metrics.jsonl", problems),
-        evaluations=_evaluations(run.episode_files("eval"), problems),
-        training=[_episode_file(path, problems) for path in dict.fromkeys([*training[:1], *training[-1:]])],
+        steps=steps,
+        evaluations=evaluations,
+        training=training,
         problems=problems,
     )
 
@@ -131,6 +136,28 @@ def _step(record: dict[str, Any]) -> tuple[int, dict[str, float]]:
         for key, value in record.items()
         if key != "step" and isinstance(value, (int, float)) and math.isfinite(value)
     }
+
+
+def _lost_steps(steps: Mapping[int, object]) -> list[str]:
+    """A sentence where metrics of a step lack between those of others: whole lines that are gone leave no other
+    trace."""
+    numbers = sorted(steps)
+    after = [earlier for earlier, later in pairwise(numbers) if later > earlier + 1]
+    return [f"metrics.jsonl: steps are missing after step {', '.join(map(str, after))}"] if after else []
+
+
+def _lost_episodes(
+    steps: Mapping[int, Mapping[str, float]], files: Sequence[EpisodeFile], told: Sequence[str]
+) -> Iterator[str]:
+    """A sentence for each of the files, and each evaluation without one, that has fewer episodes than the metrics of
+    its step were made of. told: what is said already of files with lines that cannot be read."""
+    found = {Path(file.name).name: len(file.valid) for file in files}
+    for step, metrics in steps.items():
+        for kind, name in (("eval", f"eval-{step:06d}.jsonl"), ("train", f"step-{step:06d}.jsonl")):
+            measured = int(metrics.get(f"{kind}/episodes", 0))
+            has = found.get(name, 0 if kind == "eval" else measured)
+            if has < measured and not any(problem.startswith(name) for problem in told):
+                yield f"{name}: {has} of the {counted(measured, 'episode')} that metrics.jsonl tells of are there"
 
 
 def _versions(run: Run, problems: list[str]) -> dict[str, Any]:

@@ -1,0 +1,35 @@
+"""Whole lines and files that are gone from a run leave no torn line behind, and are told all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from report_runs import synthetic_run
+
+from coachrl.report.contents import read_contents
+
+
+def drop_line(path: Path, place: int) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:place] + lines[place + 1 :]))
+
+
+def test_lines_and_files_that_are_gone_are_told(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=4, planned=4, tasks=3)
+    assert read_contents(run).problems == []
+    first, *_, last = run.episode_files("eval")
+    drop_line(first, 1)
+    last.unlink()
+    drop_line(run.folder / "metrics.jsonl", 2)
+    assert read_contents(run).problems == [
+        "metrics.jsonl: steps are missing after step 1",
+        f"{first.name}: 2 of the 3 episodes that metrics.jsonl tells of are there",
+        f"{last.name}: 0 of the 3 episodes that metrics.jsonl tells of are there",
+    ]
+
+
+def test_a_line_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=4, planned=4, tasks=3)
+    first = run.episode_files("eval")[0]
+    first.write_text(first.read_text()[:-20])
+    assert read_contents(run).problems == ["eval-000000.jsonl: line 3 is left out: cut short"]
