@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,16 @@ from run_figures import figures
 
 from coachrl.commands.run import train_run
 from coachrl.config import load_config
-from coachrl.errors import BackendError, CheckpointError, CoachrlError, EngineGone, EngineLost, Preempted, ProcessLost
+from coachrl.errors import (
+    BackendError,
+    CheckpointError,
+    CoachrlError,
+    EngineGone,
+    EngineLost,
+    EngineStuck,
+    Preempted,
+    ProcessLost,
+)
 from coachrl.resources import resource
 from coachrl.runs.folder import Run
 from coachrl.trainers.backends.torch.backend import TorchBackend
@@ -206,6 +216,16 @@ def test_weights_that_are_out_of_reach_with_the_engine_are_no_other_error(train,
     assert isinstance(ended, EngineGone) and f"continue with: coachrl train --resume {run.folder}" in str(ended)
     log = (run.folder / "log.txt").read_text()
     assert "no checkpoint after step 1: CUDA error: unspecified launch failure" in log
+
+
+def test_weights_beside_an_engine_that_is_stuck_are_not_waited_for_without_end(train, fail_at, monkeypatch):
+    may_end = threading.Event()
+    monkeypatch.setattr(TorchBackend, "begin_save", lambda self, folder: lambda: may_end.wait(30))
+    fail_at("with_reference", (2,), EngineStuck("vLLM's engine does not answer"))
+    run, ended = train("stuck", "train.checkpoint_every=0", "vllm.answer_timeout_s=1")
+    may_end.set()
+    assert isinstance(ended, EngineStuck) and f"continue with: coachrl train --resume {run.folder}" in str(ended)
+    assert "no checkpoint after step 1: it was not written within 1 s" in (run.folder / "log.txt").read_text()
 
 
 def test_an_engine_that_is_lost_in_an_evaluation_takes_no_step_with_it(train, monkeypatch):
