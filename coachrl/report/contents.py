@@ -21,6 +21,8 @@ from coachrl.text import brief, counted
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.types import CoachScore, Episode
 
+_MOST_NAMED = 5  # of what is gone: whole folders may be
+
 
 @dataclass(frozen=True)
 class EpisodeFile:
@@ -142,22 +144,32 @@ def _lost_steps(steps: Mapping[int, object]) -> list[str]:
     """A sentence where metrics of a step lack between those of others: whole lines that are gone leave no other
     trace."""
     numbers = sorted(steps)
-    after = [earlier for earlier, later in pairwise(numbers) if later > earlier + 1]
-    return [f"metrics.jsonl: steps are missing after step {', '.join(map(str, after))}"] if after else []
+    after = [str(earlier) for earlier, later in pairwise(numbers) if later > earlier + 1]
+    return [f"metrics.jsonl: steps are missing after step {_first_of(after)}"] if after else []
 
 
 def _lost_episodes(
     steps: Mapping[int, Mapping[str, float]], files: Sequence[EpisodeFile], told: Sequence[str]
 ) -> Iterator[str]:
-    """A sentence for each of the files, and each evaluation without one, that has fewer episodes than the metrics of
-    its step were made of. told: what is said already of files with lines that cannot be read."""
+    """A sentence for all evaluations without a file, and one for each of the files that has fewer episodes than the
+    metrics of its step were made of. told: what is said already of files with lines that cannot be read."""
     found = {Path(file.name).name: len(file.valid) for file in files}
-    for step, metrics in steps.items():
-        for kind, name in (("eval", f"eval-{step:06d}.jsonl"), ("train", f"step-{step:06d}.jsonl")):
-            measured = int(metrics.get(f"{kind}/episodes", 0))
-            has = found.get(name, 0 if kind == "eval" else measured)
-            if has < measured and not any(problem.startswith(name) for problem in told):
-                yield f"{name}: {has} of the {counted(measured, 'episode')} that metrics.jsonl tells of are there"
+    measured = {
+        f"{file}-{step:06d}.jsonl": int(metrics.get(f"{kind}/episodes", 0))
+        for step, metrics in steps.items()
+        for file, kind in (("eval", "eval"), ("step", "train"))
+    }
+    gone = [name for name, count in measured.items() if count and name.startswith("eval-") and name not in found]
+    if gone:  # perhaps on purpose, for their room
+        yield f"{_first_of(gone)}: gone, and metrics.jsonl tells of episodes there"
+    for name, has in found.items():
+        if has < measured.get(name, 0) and not any(problem.startswith(name) for problem in told):
+            yield f"{name}: {has} of the {counted(measured[name], 'episode')} that metrics.jsonl tells of are there"
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = f", … ({len(names)} in all)" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _versions(run: Run, problems: list[str]) -> dict[str, Any]:

@@ -358,6 +358,7 @@ class Run:
             yield aside
             follow_umask(aside)
             put_on_disk(aside)
+            self._check_there()  # libraries make the old place of a run anew, and there it would be a part of one
         except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
             # A write that fails for lack of room names no file.

@@ -23,8 +23,8 @@ def test_lines_and_files_that_are_gone_are_told(tmp_path: Path) -> None:
     drop_line(run.folder / "metrics.jsonl", 2)
     assert read_contents(run).problems == [
         "metrics.jsonl: steps are missing after step 1",
+        f"{last.name}: gone, and metrics.jsonl tells of episodes there",
         f"{first.name}: 2 of the 3 episodes that metrics.jsonl tells of are there",
-        f"{last.name}: 0 of the 3 episodes that metrics.jsonl tells of are there",
     ]
 
 
@@ -33,3 +33,15 @@ def test_a_line_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
     first = run.episode_files("eval")[0]
     first.write_text(first.read_text()[:-20])
     assert read_contents(run).problems == ["eval-000000.jsonl: line 3 is left out: cut short"]
+
+
+def test_however_much_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=14, planned=14, tasks=1)
+    for path in run.episode_files():
+        path.unlink()
+    for place in range(12, 0, -2):
+        drop_line(run.folder / "metrics.jsonl", place)
+    assert read_contents(run).problems == [
+        "metrics.jsonl: steps are missing after step 1, 3, 5, 7, 9, … (6 in all)",
+        "eval-000000.jsonl, eval-000007.jsonl, eval-000014.jsonl: gone, and metrics.jsonl tells of episodes there",
+    ]

@@ -148,6 +148,15 @@ def test_a_run_that_was_moved_away_is_not_gone_on_with_in_its_old_place(tmp_path
     assert [path.name for path in run.folder.rglob("*")] == ["checkpoints"]
 
 
+def test_a_checkpoint_gets_no_name_in_the_old_place_of_a_run_that_is_moved_meanwhile(tmp_path):
+    run = make_run(tmp_path)
+    with run.locked("training"):
+        with pytest.raises(FileNotFoundError), run.checkpoint(1, keep=1) as folder:
+            run.folder.rename(tmp_path / "moved")
+            folder.mkdir(parents=True)  # as libraries do that save a model
+        assert run.checkpoints() == []
+
+
 def test_later_steps_are_forgotten_on_resume(tmp_path, caplog):
     run = make_run(tmp_path)
     for step in range(4):
