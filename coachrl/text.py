@@ -41,7 +41,10 @@ _PASSWORD = re.compile(
     r"((?<=://)|(?<=https:/)|(?<=http:/)|(?<=\w\w:/)(?=[^\s/?#'\":@]*:))(?!\*\*\*@)[^\s/?#'\"]+(?=@)"
 )
 _KEY_NAMES = "key|token|secret|password|passwd|pwd|pass|auth|signature|sig|credential"
-_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+# Of environment variables. The short ones are words of their own: PATH, PATTERN, and the shell's PWD hold no secret.
+_SECRET_NAMES = re.compile(
+    r"(?i)KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|_PWD(_|$)|(^|_)(AUTH|HEADERS|PASS|PAT)(_|$)"
+)
 _QUERY_KEY = re.compile(rf"(?i)([?&#][\w.-]*(?:{_KEY_NAMES})=)(?!\*\*\*)[^\s&#'\"]+")
 
 
@@ -142,7 +145,7 @@ def without_passwords(text: str) -> str:
 
 def names_secret(variable: str) -> bool:
     """Whether an environment variable of that name looks as if it held a secret."""
-    return any(word in variable.upper() for word in _SECRET_NAMES)
+    return _SECRET_NAMES.search(variable) is not None
 
 
 def secrets_of(chars: int) -> dict[str, str]:

@@ -14,6 +14,7 @@ from coachrl.text import (
     extract_code,
     first_line,
     holds_password,
+    names_secret,
     nearest,
     one_line,
     printable,
@@ -245,3 +246,29 @@ def test_a_path_is_no_key_whatever_its_variable_is_called(monkeypatch, tmp_path,
 )
 def test_the_error_that_a_program_ended_with_is_told_whatever_is_said_after_it(output, told):
     assert error_told(output) == told
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OPENAI_API_KEY",
+        "hf_token",
+        "X_PASSWORD",
+        "PGPASSWORD",
+        "MYSQL_PWD",
+        "SMTP_PASS",
+        "GH_PAT",
+        "NPM_AUTH",
+        "OPENAI_CUSTOM_HEADERS",
+        "GPG_PASSPHRASE",
+        "DB_PASSWD",
+        "AWS_CREDENTIALS",
+    ],
+)
+def test_names_of_secrets(name: str) -> None:
+    assert names_secret(name)
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "PATH", "LD_LIBRARY_PATH", "PATTERN", "AUTHOR", "COMPASS", "HOME"])
+def test_names_of_no_secrets(name: str) -> None:
+    assert not names_secret(name)

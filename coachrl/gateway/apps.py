@@ -21,7 +21,7 @@ from coachrl.errors import AppFailed, ConfigError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.storage.temporary import LockedFolder, drop_left
-from coachrl.text import KEY_CHARS, names_secret, one_line, redacted, said, secrets_of
+from coachrl.text import KEY_CHARS, holds_password, names_secret, one_line, redacted, said, secrets_of
 from coachrl.types import Task
 
 if TYPE_CHECKING:
@@ -271,8 +271,13 @@ async def _awaited(function: Callable[..., Any], arguments: Sequence[Any]) -> An
 
 
 def app_environment(endpoint: Endpoint, environment: Mapping[str, str], passed: frozenset[str]) -> dict[str, str]:
-    """The environment of an app: ours without what looks secret, and where it finds its team."""
-    kept = {name: value for name, value in environment.items() if name in passed or not names_secret(name)}
+    """The environment of an app: ours without what looks secret by its name, or by a login or a key in a URL, and where
+    it finds its team."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name in passed or not (names_secret(name) or holds_password(value))
+    }
     host = urlsplit(endpoint.base_url).hostname or ""
     direct = ",".join(part for part in (kept.get("NO_PROXY", kept.get("no_proxy", "")), host) if part)
     return {

@@ -154,6 +154,7 @@ def test_an_app_gets_our_environment_without_secrets_and_its_own_team():
         "AWS_CREDENTIALS": "4",
         "no_proxy": "x",
     }
+    ours |= {"DATABASE_URL": "postgres://me:7@db/x", "HTTPS_PROXY": "http://me:8@proxy:3128", "MYSQL_PWD": "9"}
     ours |= {"A_SECRET": "5", "KEEP_TOKEN": "6", "OPENAI_API_KEY": "ours", "OPENAI_BASE_URL": "theirs"}
     found = app_environment(Endpoint("http://127.0.0.1:5/v1", "t0"), ours, frozenset({"KEEP_TOKEN"}))
     assert found == {

@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError, NodeDiedError, OutOfMemoryError, Ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from coachrl.errors import BackendError, ProcessLost
-from coachrl.text import first_line
+from coachrl.text import first_line, holds_password
 
 _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
 # What workers on all machines get of the driver's environment: how machines talk to each other, and where libraries
@@ -26,7 +26,6 @@ _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
 _HANDED_ON = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_", "VLLM_", "HF_", "TRANSFORMERS_", "PYTORCH_")
 _OF_ONE_MACHINE = {"VLLM_HOST_IP", "VLLM_LOOPBACK_IP", "VLLM_PORT", "NCCL_HOSTID"}
 _SECRET = re.compile(r"(^|_)(API|AUTH|CREDENTIALS?|KEYS?|PASSWORD|SECRETS?|TOKEN)(_|$)")
-_LOGIN = re.compile(r"://[^/]*@")  # of an address with a password in it
 # Ray then ends what a dead worker leaves behind: vLLM's core processes, which otherwise keep their GPU memory.
 REAP_ORPHANS = {"RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "1"}
 DEATHS = (RayActorError, OutOfMemoryError, NodeDiedError)  # of an actor: Ray ends those that fill a node's memory
@@ -76,7 +75,7 @@ def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
         if name.startswith(_HANDED_ON)
         and name not in _OF_ONE_MACHINE
         and not _SECRET.search(name)
-        and not _LOGIN.search(value)
+        and not holds_password(value)
     }
     return {**{name: environment.get(name, value) for name, value in _WORKER_ENVIRONMENT.items()}, **found}
 
