@@ -89,6 +89,10 @@ def test_a_text_that_quotes_the_fence_of_another_is_fenced_anew() -> None:
         "<extra_id_1>",
         "<reserved_106>",
         "<EOS_TOKEN>",
+        "</think>",
+        "</seed:think>",
+        "</Thinking>",
+        "[/THINK]",
     ],
 )
 def test_no_text_ends_the_message_that_holds_it(token: str) -> None:

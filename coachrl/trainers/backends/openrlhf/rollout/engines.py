@@ -19,7 +19,7 @@ from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
 from coachrl.trainers.backends.openrlhf.remote import has_failed
 from coachrl.trainers.backends.openrlhf.rollout.listener import Listening
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet
-from coachrl.trainers.backends.openrlhf.rollout.sockets import sockets_aside
+from coachrl.trainers.backends.openrlhf.rollout.sockets import place_of_sockets
 from coachrl.trainers.backends.openrlhf.seats import Seat
 
 
@@ -28,8 +28,8 @@ class Engine(Listening, RolloutRayActor.__ray_metadata__.modified_class):
     """OpenRLHF's actor, asked over connections."""
 
     async def __init__(self, **arguments: Any) -> None:  # type: ignore[misc]  # Ray awaits it
-        with sockets_aside():
-            await super().__init__(**arguments)
+        self._sockets = place_of_sockets()
+        await super().__init__(**arguments)
 
 
 class EngineGroup:
