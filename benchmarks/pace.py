@@ -64,6 +64,7 @@ PROVIDERS: dict[str, Callable[[random.Random], Provider]] = {
     **{f"{per_s} a second, bucket of a second": partial(bucket, per_s, per_s) for per_s in QUOTAS},
     **{f"{per_s} a second, bucket of ten": partial(bucket, per_s, 10 * per_s) for per_s in QUOTAS},
     **{f"{per_s} a second, window of a second": partial(window, per_s, 1.0) for per_s in QUOTAS},
+    **{f"{per_s} a second, counted by the minute": partial(window, per_s, 60.0) for per_s in QUOTAS},
 }
 
 
