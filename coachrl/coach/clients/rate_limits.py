@@ -33,10 +33,8 @@ _IN_A_ROW = 3  # refusals within so many calls come of one and the same pace
 _LONGEST_STEP_S = 2.0  # of age that the curve gains with one call: a longer gap was not tried
 
 # Refusals that come by chance, at whatever pace.
-_CHANCES, _CHANCES_S = (
-    6,
-    3.0,
-)  # so many refusals that no quota explains tell their share, where they do not come at once
+_ODD, _ODD_S = 5, 3.0  # so many refusals that no quota explains, over so long, tell their share
+_CHANCES = 6  # of the last ones are looked at together
 _SLOWER = 1.15  # times slower than calls were taken before: a quota would not refuse that
 _SPAN_CALLS, _SPAN_S = 10, 0.5  # that were taken between two refusals, at least, to count on how fast they were
 _ODD_CUT = 0.2  # of the pace at most, for a refusal that no quota explains
@@ -108,7 +106,7 @@ class Pace:
     the pace that was refused counts.
 
     Some providers refuse by chance, as where many customers share one quota: to ask them more slowly helps nothing.
-    Such refusals make calls pause, and slow none down.
+    Such refusals make calls pause; once their share is known they slow none down, and little before.
 
     Times are those of one clock in seconds, and are handed in.
     """
@@ -189,9 +187,9 @@ class Pace:
             self._refusals.clear()
         taken_per_s = self._taken_between_refusals()
         self._refusals.append(_Refusal(at.at_s, calls, calls > 1 and at.per_s * _SLOWER <= taken_per_s))
-        odd = [one for one in self._refusals if one.no_quota][-_CHANCES:]
+        odd = [one for one in self._refusals if one.no_quota][-_ODD:]
         share = len(odd) / max(1, sum(one.calls for one in odd))
-        if len(odd) == _CHANCES and odd[-1].at_s - odd[0].at_s >= _CHANCES_S and share <= _MOST_CHANCE:
+        if len(odd) == _ODD and odd[-1].at_s - odd[0].at_s >= _ODD_S and share <= _MOST_CHANCE:
             if self._chance == 0:
                 self.per_s = max(self.per_s, taken_per_s)  # what was lost since was lost for nothing
             self._chance = share
