@@ -18,7 +18,7 @@ _DECIDED = {
 
 def _refuse_decided(given: Mapping[str, Any], decided: Mapping[str, str]) -> None:
     """Raises ValueError where `engine_args` hold what something else decides."""
-    for name, by in (_DECIDED | decided).items():
+    for name, by in {**_DECIDED, **decided}.items():
         if name in given:
             raise ValueError(f"{name} is not for engine_args: {by}")
 
