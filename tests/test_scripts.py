@@ -39,6 +39,21 @@ def test_a_machine_without_a_python_that_fits_is_told_which_do(tmp_path):
     assert not (tmp_path / "venv").exists()
 
 
+@pytest.mark.parametrize("name", ["mathchat_8gpu", "dsbench_8gpu"])
+def test_the_doctor_looks_at_the_run_that_begins_in_the_folder_that_its_files_are_named_from(tmp_path, name):
+    (tmp_path / "here").mkdir()
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    (tmp_path / "coachrl").write_text('#!/bin/sh\necho "$PWD: $*"\n')
+    (tmp_path / "coachrl").chmod(0o755)
+    words = ["tasks.train=train.json", "--name", "mine", "torch.lora_rank=16"]
+    ran = subprocess.run(
+        [SCRIPTS / f"{name}.sh", *words], cwd=tmp_path / "here", env=environment, capture_output=True, text=True
+    )
+    folder, train = (tmp_path / "here").resolve(), f"train --config {name} {' '.join(words)}"
+    doctor = f"doctor --backend openrlhf --config {name} tasks.train=train.json torch.lora_rank=16"
+    assert ran.stdout.splitlines() == [f"{folder}: {told}" for told in (doctor, f"{train} --dry-run", train)]
+
+
 def test_a_python_that_fits_is_found(tmp_path):
     fits = {"python3": "exit 1", "python3.13": "exit 1", "python3.12": "exit 0"}
     assert run("find_python.sh", tmp_path, **fits).stdout == "python3.12\n"

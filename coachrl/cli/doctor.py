@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -32,7 +33,8 @@ def doctor(
 
     The sandbox is the one that the settings name, e.g. sandbox.kind=fusion sandbox.url=http://127.0.0.1:8080. With
     --backend openrlhf and a configuration for it, main memory is compared with what that run takes; with
-    openrlhf.ray_address every machine of that cluster is asked. A tiny trainer hands its weights over to a tiny engine.
+    openrlhf.ray_address, or $RAY_ADDRESS, every machine of that cluster is asked. A tiny trainer hands its weights over
+    to a tiny engine.
     """
     from coachrl.commands.gpu_estimates import planned_main_memory
     from coachrl.config import find_config, load_config
@@ -42,7 +44,10 @@ def doctor(
     from coachrl.doctor.machine import diagnose
     from coachrl.doctor.nodes import diagnose_nodes
 
-    run = load_config(find_config(config) if config is not None else None, overrides or ())
+    place = find_config(config) if config is not None else None
+    run = load_config(place, overrides or ())
+    if backend == "openrlhf" and run.openrlhf.ray_address is None and (address := os.environ.get("RAY_ADDRESS")):
+        run = load_config(place, [*(overrides or ()), f"openrlhf.ray_address={address}"])  # where a run would go
     settings = run.sandbox
     if sandbox:
         _try_to_escape(settings, as_json)

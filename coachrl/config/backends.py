@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from coachrl.config.section import Resumable, Section
+
+# Arguments of vLLM's engine that a backend must know too, or that only one value is right of.
+_DECIDED = {
+    "model": "policies.NAME.model names it",
+    "logprobs_mode": "an update needs log-probabilities of the distribution that replies are drawn from",
+}
+
+
+def _refuse_decided(given: Mapping[str, Any], decided: Mapping[str, str]) -> None:
+    """Raises ValueError where `engine_args` hold what something else decides."""
+    for name, by in {**_DECIDED, **decided}.items():
+        if name in given:
+            raise ValueError(f"{name} is not for engine_args: {by}")
 
 
 class TorchConfig(Section):
@@ -111,6 +125,7 @@ class VllmConfig(Section):
     @field_validator("engine_args")
     @classmethod
     def _stays_in_one_process(cls, given: dict[str, Any]) -> dict[str, Any]:
+        _refuse_decided(given, {"max_model_len": "set vllm.max_length"})
         for name in given:
             if name.endswith("parallel_size") and given[name] != 1:
                 raise ValueError(f"{name}: the engine runs in one process, on one GPU; backend=openrlhf uses several")
@@ -209,6 +224,15 @@ class OpenRLHFConfig(Section):
     def sleeps(self) -> bool:
         """Whether engines and optimizers take turns in GPU memory."""
         return self.colocate and self.sleep
+
+    @field_validator("engine_args")
+    @classmethod
+    def _is_sent_weights(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Trainers wait for ever for an engine that spreads over more GPUs than they know of."""
+        decided = {"max_model_len": "max_length", "enable_prefix_caching": "prefix_caching"}
+        width = {name: "tensor_parallel" for name in given if name.endswith("parallel_size") and given[name] != 1}
+        _refuse_decided(given, {name: f"set openrlhf.{key}" for name, key in (decided | width).items()})
+        return given
 
     @field_validator("ray_address")
     @classmethod

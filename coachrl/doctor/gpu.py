@@ -184,7 +184,10 @@ def _nccl(install: str) -> Finding:
     except (ImportError, AttributeError, RuntimeError) as error:
         return Finding("nccl", False, f"torch cannot say: {error}", install)
     if version is None:
-        return Finding("nccl", False, "this torch sees no GPU", "install the CUDA build of torch, and check nvidia-smi")
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")  # which nvidia-smi does not heed
+        hidden = "" if shown is None else f", of those that CUDA_VISIBLE_DEVICES={shown} shows"
+        remedy = "install the CUDA build of torch, and check nvidia-smi" + (" and that variable" if hidden else "")
+        return Finding("nccl", False, f"this torch sees no GPU{hidden}", remedy)
     return Finding("nccl", True, version)
 
 

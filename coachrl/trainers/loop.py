@@ -222,7 +222,7 @@ class Trainer:
             **found.metrics,
             **self._refill_metrics(episodes, rewards, samples),
             **clock.metrics(),
-            **clock.rate("rollout", self.drawn_tokens(episodes)),
+            **clock.rate("rollout", self.drawn_tokens(episodes), beside=staleness > 0),
         }
 
     async def _play(self, step: int) -> list[Episode]:

@@ -176,9 +176,11 @@ class Clock:
         self._laps[f"time/{name}_s"] = now - self._last
         self._last = now
 
-    def rate(self, name: str, tokens: int) -> dict[str, float]:
-        """`time/<lap>_tokens_per_s` of a lap in which so many were drawn."""
-        return {f"time/{name}_tokens_per_s": tokens / max(self._laps[f"time/{name}_s"], 1e-9)}
+    def rate(self, name: str, tokens: int, beside: bool = False) -> dict[str, float]:
+        """`time/<lap>_tokens_per_s` of a lap in which so many were drawn. beside: they were drawn while other work went
+        on, and the lap only waited for the last of them; then of the whole step."""
+        taken_s = self.metrics()["time/step_s" if beside else f"time/{name}_s"]
+        return {f"time/{name}_tokens_per_s": tokens / max(taken_s, 1e-9)}
 
     def metrics(self) -> dict[str, float]:
         return {**self._laps, "time/step_s": sum(self._laps.values())}

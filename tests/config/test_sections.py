@@ -84,6 +84,28 @@ THREE = "coach.ensemble=[{name: rules}, {name: openai/x}, {name: openai/y}]"
             "pipeline_parallel_size: the engine runs in one process",
             ["vllm.engine_args={pipeline_parallel_size: 1, seed: 2}"],
         ),
+        (
+            ["openrlhf.engine_args={tensor_parallel_size: 2}"],
+            "tensor_parallel_size is not for engine_args: set openrlhf.tensor_parallel",
+            ["openrlhf.engine_args={tensor_parallel_size: 1}", "openrlhf.tensor_parallel=2", "openrlhf.gpus=2"],
+        ),
+        (
+            ["openrlhf.engine_args={max_model_len: 100}"],
+            "set openrlhf.max_length",
+            ["openrlhf.max_length=100"],
+        ),
+        (
+            ["openrlhf.engine_args={enable_prefix_caching: true}", "openrlhf.prefix_caching=false"],
+            "set openrlhf.prefix_caching",
+            ["openrlhf.prefix_caching=true"],
+        ),
+        (
+            ["openrlhf.engine_args={logprobs_mode: raw_logprobs}"],
+            "log-probabilities of the distribution that replies are drawn from",
+            ["openrlhf.engine_args={enforce_eager: true}"],
+        ),
+        (["vllm.engine_args={max_model_len: 100}"], "set vllm.max_length", ["vllm.max_length=100"]),
+        (["vllm.engine_args={model: other}"], "policies.NAME.model names it", ["policies.solver.model=other"]),
         (["openrlhf.ray_address=10.0.0.1"], "as 10.0.0.1:6379, or auto", ["openrlhf.ray_address=10.0.0.1:6379"]),
         (["openrlhf.ray_address=head:99999"], "as 10.0.0.1:6379, or auto", ["openrlhf.ray_address=''"]),
         (["openrlhf.lora_rank=4"], "adapters are set by torch.lora_rank", ["torch.lora_rank=4"]),

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 
 import ledger
 import numpy as np
@@ -251,9 +253,19 @@ def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, st
 def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
     from coachrl.trainers.backends.openrlhf.cluster import _knock
 
-    with pytest.raises(BackendError, match=r"no Ray cluster answers at 127.0.0.1:9"):
-        _knock("127.0.0.1:9")
+    for address in ("127.0.0.1:9", "..a..:6379"):  # a host that no name can be, too: the environment may hold it
+        with pytest.raises(BackendError, match=rf"no Ray cluster answers at {address}.*set openrlhf.ray_address=local"):
+            _knock(address)
     assert OpenRLHFConfig().ray_address is None
+
+
+def test_a_folder_whose_path_is_too_long_for_rays_sockets_is_said_with_the_way_out(tmp_path):
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    code = "from coachrl.trainers.backends.openrlhf.cluster import connect; connect('local')"
+    environment = {**os.environ, "RAY_TMPDIR": str(long)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300)
+    assert "BackendError: Ray at local:" in done.stderr and "; set RAY_TMPDIR to a short folder" in done.stderr
 
 
 def test_an_advantage_that_is_not_a_number_is_named_before_a_step_is_taken_and_leaves_nothing(backend):

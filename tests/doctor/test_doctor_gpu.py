@@ -12,6 +12,7 @@ from coachrl.doctor.gpu import (
     INSTALL_SDPA,
     PINS,
     _gpu,
+    _nccl,
     _version,
     diagnose_distributed,
     diagnose_vllm,
@@ -218,3 +219,13 @@ def test_a_version_is_the_pinned_one_whatever_it_was_built_for(monkeypatch, foun
     monkeypatch.setattr("coachrl.doctor.gpu.installed", found.get)
     finding = _version("vllm", "0.29.0")
     assert (finding.ok, finding.detail) == (ok, detail)
+
+
+def test_cards_that_a_variable_hides_are_told_by_it_since_nvidia_smi_shows_them_all(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert _nccl("").detail == "this torch sees no GPU"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "99")
+    assert _nccl("").detail.endswith("sees no GPU, of those that CUDA_VISIBLE_DEVICES=99 shows")
+    assert _nccl("").remedy.endswith("and that variable")

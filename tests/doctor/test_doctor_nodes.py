@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from coachrl.cli.doctor import doctor
 from coachrl.config import RunConfig
+from coachrl.doctor import cluster, gpu, hand_over, machine, nodes
 from coachrl.doctor.hand_over import HandOver, try_hand_over
 from coachrl.doctor.nodes import Node, _judge, diagnose_nodes, look_around
+from coachrl.errors import ConfigError
+from coachrl.sandbox.checks import Finding
 
 HERE = Node(("NVIDIA H100",) * 8, "580.65.06", 2000.0, 900.0, {"python": "3.11.7", "ray": "2.55.0", "flash-attn": ""})
 IN_RAY = {"NodeManagerAddress": "10.0.0.2", "Resources": {"GPU": 8.0, "CPU": 64.0}}
@@ -80,3 +84,23 @@ def test_a_hand_over_that_cannot_be_tried_here_says_why_and_is_no_fault(monkeypa
 )
 def test_engine_and_trainer_must_agree_before_and_after_and_only_then(gaps, agrees):
     assert HandOver(*gaps).agrees is agrees
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"), [([], "10.0.0.1:6379"), (["openrlhf.ray_address=10.0.0.2:6379"], "10.0.0.2:6379")]
+)
+def test_the_doctor_asks_the_cluster_that_a_run_would_join(monkeypatch, given, asked):
+    heard = []
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setattr(machine, "diagnose", lambda settings: [])
+    monkeypatch.setattr(gpu, "diagnose_distributed", lambda *_: [])
+    monkeypatch.setattr(cluster, "collectives", list)
+    monkeypatch.setattr(nodes, "diagnose_nodes", lambda address, out: heard.append(address) or [])
+    monkeypatch.setattr(
+        hand_over, "try_hand_over", lambda run, _: heard.append(run.openrlhf.ray_address) or Finding("hand-over", True)
+    )
+    doctor(given, backend="openrlhf")
+    assert heard == [asked, asked]
+    monkeypatch.setenv("RAY_ADDRESS", "http://10.0.0.1")
+    with pytest.raises(ConfigError, match=r"openrlhf\.ray_address: it is the host and the port"):
+        doctor(backend="openrlhf")

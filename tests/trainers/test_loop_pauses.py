@@ -194,6 +194,15 @@ async def test_one_step_off_plays_with_weights_one_update_old(tmp_path, one_step
     assert trained == sorted(set(trained)) and len(trained) == 12  # every step once, in order
 
 
+async def test_tokens_a_second_of_a_step_that_was_played_ahead_count_all_the_time_it_had(tmp_path):
+    settings = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true"]
+    trainer, _ = make_trainer(tmp_path, policy=ScriptedPolicy(reply), overrides=settings)
+    await trainer.train()
+    for record in trainer.run.metrics()[1:]:
+        taken_s = record["time/step_s" if record["train/staleness"] else "time/rollout_s"]
+        assert record["time/rollout_tokens_per_s"] == pytest.approx(record["tokens/generated"] / taken_s)
+
+
 async def test_one_step_off_trains_while_episodes_are_played(tmp_path):
     """The update waits for a reply of the next step: it would wait for ever if that came after it."""
     replied = threading.Event()

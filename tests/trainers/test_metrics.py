@@ -206,3 +206,4 @@ def test_tokens_a_second_are_those_of_the_named_lap_and_a_lap_of_no_time_divides
     assert clock.rate("rollout", 8) == {"time/rollout_tokens_per_s": 4.0}
     assert clock.rate("score", 0) == {"time/score_tokens_per_s": 0.0}
     assert clock.rate("score", 1)["time/score_tokens_per_s"] == pytest.approx(1e9)
+    assert clock.rate("score", 8, beside=True) == {"time/score_tokens_per_s": 4.0}

@@ -61,8 +61,9 @@ def connect(address: str | None) -> bool:
                 "worker_process_setup_hook": AWAIT_CHILDREN,
             },
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise BackendError(f"Ray at {address}: {first_line(error)}") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        sockets = "; set RAY_TMPDIR to a short folder, as /tmp" if "AF_UNIX" in str(error) else ""
+        raise BackendError(f"Ray at {address}: {first_line(error)}{sockets}") from error
     await_children()
     return True
 
@@ -194,10 +195,10 @@ def _knock(address: str) -> None:
         return
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
-    except OSError as error:
+    except (OSError, UnicodeError, OverflowError) as error:  # the environment may hold anything
         raise BackendError(
-            f"no Ray cluster answers at {address} ({error.strerror or error}); start one with "
-            f"`ray start --head --port {port}`, or leave openrlhf.ray_address out to use this machine"
+            f"no Ray cluster answers at {address} ({getattr(error, 'strerror', None) or error}); start one with "
+            f"`ray start --head --port {port}`, or set openrlhf.ray_address=local to use this machine"
         ) from error
 
 

@@ -28,6 +28,9 @@ PROCESS_GB = 1.0  # CUDA's context, NCCL's buffers, and what an engine that slee
 _GATHERED_GB = 2.0  # ZeRO-3: 10^9 weights at most, and half as many gradients on their way
 ENGINE_GB = 1.6  # CUDA graphs and activations of an engine
 _HEAD_GB = 0.5  # blocks of logits
+# What to lower: no length moves what engines take, which is a share of the card.
+_ENGINES = "openrlhf.engine_memory"
+_ALL = f"openrlhf.max_length, openrlhf.micro_batch_tokens or {_ENGINES}"
 PINNED = 1.35  # main memory that is pinned comes in powers of two
 
 
@@ -115,9 +118,9 @@ class MemoryPlan:
         """For people."""
         card = f"of {self.card_gb:.0f} GB"
         return [
-            judged(f"generating: {self.generating_gb:.0f} {card}", self.generating_gb, self.card_gb),
+            judged(f"generating: {self.generating_gb:.0f} {card}", self.generating_gb, self.card_gb, _ENGINES),
             *(
-                judged(f"training {policy} at {self.longest[policy]:,} tokens: {gb:.0f} {card}", gb, self.card_gb)
+                judged(f"training {policy} at {self.longest[policy]:,} tokens: {gb:.0f} {card}", gb, self.card_gb, _ALL)
                 for policy, gb in self.training_gb.items()
             ),
             *(
@@ -213,9 +216,7 @@ def _main_gb(
     return total
 
 
-def judged(
-    line: str, needed_gb: float, card_gb: float, remedy: str = "openrlhf.max_length or openrlhf.engine_memory"
-) -> str:
+def judged(line: str, needed_gb: float, card_gb: float, remedy: str) -> str:
     """The line, with what to lower where a card does not hold what it says."""
     return line if needed_gb <= card_gb else f"{line}: TOO MUCH, lower {remedy}"
 
