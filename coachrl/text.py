@@ -151,11 +151,19 @@ def names_secret(variable: str) -> bool:
 def secrets_of(chars: int) -> dict[str, str]:
     """The values of secret-looking environment variables that have so many characters or more, with their names, also
     as URLs and JSON spell them; the longest first, since one may be the beginning of another. A path of this machine
-    (HF_TOKEN_PATH) is no secret."""
-    found = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
+    (HF_TOKEN_PATH) is no secret. Of headers (OPENAI_CUSTOM_HEADERS) each value is one by itself."""
+    named = {name: value for name, value in os.environ.items() if names_secret(name)}
+    found = {part: name for name, value in named.items() if "HEADERS" in name.upper() for part in _keys_among(value)}
+    found |= {value.strip(): name for name, value in named.items()}
     long = {value: name for value, name in found.items() if len(value) >= chars and not _is_path(value)}
     spelled = {spelling: name for value, name in long.items() for spelling in _spellings(value)}
     return {value: spelled[value] for value in sorted(spelled, key=len, reverse=True)}
+
+
+def _keys_among(headers: str) -> list[str]:
+    """What of headers, in whatever form, is as long as a key and holds a digit, as few of their names do."""
+    parts = re.split(r"[\s,;:='\"{}]+", headers)
+    return [part for part in parts if len(part) >= KEY_CHARS and re.search(r"\d", part)]
 
 
 def _spellings(value: str) -> tuple[str, ...]:
