@@ -182,11 +182,15 @@ def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens
     """`text` between two lines that it cannot hold itself, with a blank in each token that would end the message. Where
     it is long its middle is cut, and the first of the lines says so too: what says it inside may be the text's own
     word."""
-    whole = _BEGIN_OF_CONTROL.sub(r"\g<0> ", text)
+    whole = _defused(text)
     text = clip_tokens(whole, window_tokens) or _NONE
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
     cut = " (its middle is cut)" if whole and text != whole else ""
     return f"<<<{label} {digest}{cut}\n{text}\n{label} {digest}>>>"
+
+
+def _defused(text: str) -> str:
+    return _BEGIN_OF_CONTROL.sub(r"\g<0> ", text)
 
 
 def _description(request: CoachRequest, _: EvidenceConfig) -> str:
@@ -311,6 +315,6 @@ FIELDS: dict[str, Callable[[CoachRequest, EvidenceConfig], str]] = {
     "previous_agents": _previous,
     "outcome": _outcome,
     "residual": _residual,
-    "statistics": lambda request, _: request.statistics or "N/A: no statistics of this run are kept.",
+    "statistics": lambda request, _: _defused(request.statistics) or "N/A: no statistics of this run are kept.",
 }
 """What a coach prompt may ask for, and how it is made."""
