@@ -19,6 +19,7 @@ from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.pipelines.team.roles import fill
 from coachrl.prompts import Prompt
+from coachrl.text import defused
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class ModelAdviser(Adviser):
         may cost more than is left."""
         try:
             with self._noted():
-                reply = await self._asked().complete(self._request(fill(self._prompt, values)))
+                reply = await self._asked().complete(self._request(defused(fill(self._prompt, values))))
         except CoachUnavailable:
             raise
         except CoachError as error:
