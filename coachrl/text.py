@@ -46,6 +46,16 @@ _SECRET_NAMES = re.compile(
     r"(?i)KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|_PWD(_|$)|(^|_)(AUTH|HEADERS|PASS|PAT)(_|$)"
 )
 _QUERY_KEY = re.compile(rf"(?i)([?&#][\w.-]*(?:{_KEY_NAMES})=)(?!\*\*\*)[^\s&#'\"]+")
+# Where a token begins by which chat models tell turns apart: <|im_start|>, <|turn> and <turn|> of Gemma, <｜User｜> of
+# DeepSeek, <seed:bos>, <SPECIAL_11> and <extra_id_1> of Nemotron, <reserved_106> of Baichuan, <BOS_TOKEN> of Command R,
+# [INST], ]~b] and [e~[ of MiniMax. A judge's server takes one that is spelled out in a message for the token. Ends of
+# thoughts (</think>) too: where a coach quotes one, what it said before would be taken for its thoughts.
+_BEGIN_OF_CONTROL = re.compile(
+    r"<(?=[|\uff5c][\w\u2581]{1,40}[|\uff5c]?>|\w{1,40}\|>|(?:start|end)_of_turn>|(?:seed:)?[be]os>"
+    r"|[BE]OS_TOKEN>|(?:SPECIAL|extra_id|reserved)_\d{1,4}>|/(?:\w{1,20}:)?(?i:think|thinking|thoughts?) ?>)"
+    r"|\[(?=\|\w{1,40}\|\]|/(?i:think)\]|/?(?:INST|SYSTEM_PROMPT|TOOL_RESULTS|TOOL_CALLS|AVAILABLE_TOOLS)\]|gMASK\]|e~\[)"
+    r"|\](?=~!?b[\[\]])"
+)
 
 
 def printable(text: str) -> str:
@@ -151,11 +161,19 @@ def names_secret(variable: str) -> bool:
 def secrets_of(chars: int) -> dict[str, str]:
     """The values of secret-looking environment variables that have so many characters or more, with their names, also
     as URLs and JSON spell them; the longest first, since one may be the beginning of another. A path of this machine
-    (HF_TOKEN_PATH) is no secret."""
-    found = {value.strip(): name for name, value in os.environ.items() if names_secret(name)}
+    (HF_TOKEN_PATH) is no secret. Of headers (OPENAI_CUSTOM_HEADERS) each value is one by itself."""
+    named = {name: value for name, value in os.environ.items() if names_secret(name)}
+    found = {part: name for name, value in named.items() if "HEADERS" in name.upper() for part in _keys_among(value)}
+    found |= {value.strip(): name for name, value in named.items()}
     long = {value: name for value, name in found.items() if len(value) >= chars and not _is_path(value)}
     spelled = {spelling: name for value, name in long.items() for spelling in _spellings(value)}
     return {value: spelled[value] for value in sorted(spelled, key=len, reverse=True)}
+
+
+def _keys_among(headers: str) -> list[str]:
+    """What of headers, in whatever form, is as long as a key and holds a digit, as few of their names do."""
+    parts = re.split(r"[\s,;:='\"{}]+", headers)
+    return [part for part in parts if len(part) >= KEY_CHARS and re.search(r"\d", part)]
 
 
 def _spellings(value: str) -> tuple[str, ...]:
@@ -242,6 +260,11 @@ def prose_in(text: str) -> str:
 def fences_in(text: str) -> int:
     """How many lines begin or end a code block."""
     return len(_FENCE.findall(text))
+
+
+def defused(text: str) -> str:
+    """`text` with a blank in each token that would end the message, or a model's thoughts."""
+    return _BEGIN_OF_CONTROL.sub(r"\g<0> ", text)
 
 
 def clip_middle(text: str, limit: int = _SHOWN_CHARS) -> str:

@@ -212,6 +212,21 @@ def test_what_an_error_says_holds_no_key_of_the_environment(monkeypatch):
     assert said(ValueError("wrong key: sk-0123456789abcdef.")) == "wrong key: [MY_JUDGE_API_KEY]."
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "X-Org: me\nX-Api-Key: sk-0123456789abcdef",
+        "Authorization=Bearer sk-0123456789abcdef,x=y",
+        '{"Proxy-Authorization": "Bearer sk-0123456789abcdef"}',
+    ],
+)
+def test_one_of_several_headers_is_a_key_by_itself(monkeypatch, headers):
+    """A server repeats the key that it was sent, and not the variable with all headers."""
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", headers)
+    assert said(ValueError("sk-0123456789abcdef has no right")) == "[OPENAI_CUSTOM_HEADERS] has no right"
+    assert said(ValueError("no Proxy-Authorization in it")) == "no Proxy-Authorization in it"
+
+
 @pytest.mark.parametrize("name", ["HF_TOKEN_PATH", "PASSWORD_STORE_DIR"])
 def test_a_path_is_no_key_whatever_its_variable_is_called(monkeypatch, tmp_path, name):
     monkeypatch.setenv(name, str(tmp_path))

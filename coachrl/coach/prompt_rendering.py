@@ -7,7 +7,6 @@ can hold the line that would close its own fence; braces in it stay text, since 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from coachrl.config import EvidenceConfig
 from coachrl.errors import ConfigError
 from coachrl.prompts import Prompt, load_prompt
 from coachrl.resources import resource
-from coachrl.text import clip_tokens, nearest
+from coachrl.text import clip_tokens, defused, nearest
 from coachrl.types import Action, Execution, Role
 
 Use = Literal["score", "retrospective", "preface"]
@@ -48,16 +47,6 @@ _MANY_FILES = 20  # of more their number is told, since the list may be cut
 _NONE = "(none)"
 _HIDDEN = "N/A: not shown to you."
 _EVERYTHING = EvidenceConfig()
-# Where a token begins by which chat models tell turns apart: <|im_start|>, <|turn> and <turn|> of Gemma, <｜User｜> of
-# DeepSeek, <seed:bos>, <SPECIAL_11> and <extra_id_1> of Nemotron, <reserved_106> of Baichuan, <BOS_TOKEN> of Command R,
-# [INST], ]~b] and [e~[ of MiniMax. A judge's server takes one that is spelled out in a message for the token. Ends of
-# thoughts (</think>) too: where a coach quotes one, what it said before would be taken for its thoughts.
-_BEGIN_OF_CONTROL = re.compile(
-    r"<(?=[|\uff5c][\w\u2581]{1,40}[|\uff5c]?>|\w{1,40}\|>|(?:start|end)_of_turn>|(?:seed:)?[be]os>"
-    r"|[BE]OS_TOKEN>|(?:SPECIAL|extra_id|reserved)_\d{1,4}>|/(?:\w{1,20}:)?(?i:think|thinking|thoughts?) ?>)"
-    r"|\[(?=\|\w{1,40}\|\]|/(?i:think)\]|/?(?:INST|SYSTEM_PROMPT|TOOL_RESULTS|TOOL_CALLS|AVAILABLE_TOOLS)\]|gMASK\]|e~\[)"
-    r"|\](?=~!?b[\[\]])"
-)
 
 
 def find_coach_prompt(prompt: Path | None, pipeline: str | None) -> Prompt:
@@ -182,7 +171,7 @@ def fenced(text: str, label: str, window_tokens: int = _EVERYTHING.window_tokens
     """`text` between two lines that it cannot hold itself, with a blank in each token that would end the message. Where
     it is long its middle is cut, and the first of the lines says so too: what says it inside may be the text's own
     word."""
-    whole = _BEGIN_OF_CONTROL.sub(r"\g<0> ", text)
+    whole = defused(text)
     text = clip_tokens(whole, window_tokens) or _NONE
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
     cut = " (its middle is cut)" if whole and text != whole else ""
@@ -311,6 +300,6 @@ FIELDS: dict[str, Callable[[CoachRequest, EvidenceConfig], str]] = {
     "previous_agents": _previous,
     "outcome": _outcome,
     "residual": _residual,
-    "statistics": lambda request, _: request.statistics or "N/A: no statistics of this run are kept.",
+    "statistics": lambda request, _: defused(request.statistics) or "N/A: no statistics of this run are kept.",
 }
 """What a coach prompt may ask for, and how it is made."""

@@ -14,11 +14,12 @@ from statistics import fmean
 
 from coachrl.coach.base import Checkable, Coach, CoachRequest
 from coachrl.coach.rubric.caps import METRICS
-from coachrl.text import counted
+from coachrl.text import counted, one_line
 from coachrl.types import CoachScore, Episode
 
 _FLAT = 0.02  # a success rate that moves less than this has no trend
 _FLAT_SCORE = 0.2
+_CATEGORY_CHARS = 60  # of what a task file calls one: it stands in no fence
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class StrategicCoach:
 def statistics_in_words(steps: Iterable[_Step], reliable_at: float) -> str:
     """Success by task category, quality where it is measured, the coach's own mean scores by role and category, what
     goes wrong by role, and what comes first now."""
-    steps = list(steps)
+    steps = [replace(step, episodes=tuple(map(_labelled, step.episodes))) for step in steps]
     episodes = [episode for step in steps for episode in step.episodes]
     if not episodes:
         return "No step of this run is finished yet. What comes first now: reliability."
@@ -76,6 +77,11 @@ def statistics_in_words(steps: Iterable[_Step], reliable_at: float) -> str:
     lines += [f"- {role}: {_own_scores(steps, role)}" for role in roles]
     lines += ["", "What goes wrong:", *(f"- {role}: {_failures(episodes, role)}" for role in roles)]
     return "\n".join([*lines, "", f"What comes first now: {_emphasis(episodes, reliable_at)}."])
+
+
+def _labelled(episode: Episode) -> Episode:
+    """`episode` with its task category as a label of one short line, whatever words a task file has there."""
+    return replace(episode, task_category=one_line(episode.task_category, _CATEGORY_CHARS))
 
 
 def _categories(episodes: Iterable[Episode]) -> list[str]:

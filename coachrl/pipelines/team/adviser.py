@@ -14,10 +14,12 @@ from coachrl.coach.clients.ledger import Ledger, Message, calls_to
 from coachrl.coach.clients.providers import check_key
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.coach.repeated_warnings import RepeatedWarnings
+from coachrl.coach.replies import own_words
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.pipelines.team.roles import fill
 from coachrl.prompts import Prompt
+from coachrl.text import defused
 
 log = logging.getLogger(__name__)
 
@@ -85,20 +87,23 @@ class ModelAdviser(Adviser):
             await self._asked().check(self._request("This is a test of the connection, there is nothing to advise."))
 
     async def advise(self, values: Mapping[str, object]) -> Advice:
-        """The model's words. Where the call failed after its retries the agents are told so.
+        """The model's words, without its hidden thoughts. Where the call failed after its retries, or there are none,
+        the agents are told so.
 
         Raises CoachUnavailable where no call can go well (unknown model, wrong key), BudgetExceeded where the next one
         may cost more than is left."""
         try:
             with self._noted():
-                reply = await self._asked().complete(self._request(fill(self._prompt, values)))
+                reply = await self._asked().complete(self._request(defused(fill(self._prompt, values))))
         except CoachUnavailable:
             raise
         except CoachError as error:
-            self._troubles.warn(f"adviser {self._model}", str(error))
-            return Advice(NO_ADVICE, failed=True)
-        text = reply.text.strip()
-        return Advice(text or NO_ADVICE, failed=not text, cost_usd=0.0 if reply.from_cache else reply.usage.cost_usd)
+            return self._no_advice(error, cost_usd=0.0)
+        cost_usd = 0.0 if reply.from_cache else reply.usage.cost_usd
+        try:
+            return Advice(own_words(reply.text), cost_usd=cost_usd)
+        except CoachError as error:
+            return self._no_advice(error, cost_usd)
 
     async def close(self) -> None:
         self._troubles.sum_up()
@@ -106,6 +111,10 @@ class ModelAdviser(Adviser):
             await self._client.close()
         if self._ledger is not None:
             self._ledger.close()
+
+    def _no_advice(self, error: CoachError, cost_usd: float | None) -> Advice:
+        self._troubles.warn(f"adviser {self._model}", str(error))
+        return Advice(NO_ADVICE, failed=True, cost_usd=cost_usd)
 
     def _asked(self) -> ChatClient:
         if self._client is None:

@@ -138,7 +138,8 @@ async def run_suite(
     timeout_s: float | None = None,
     given: str = "",
 ) -> SuiteResult:
-    """Run `suite` on `program`, each in a process of its own. given: what the task itself defines and the suite may
+    """Run `suite` on `program`, each in a process of its own, in a copy of the workspace: what the program notes of the
+    tests there tells no agent, and no later program, anything. given: what the task itself defines and the suite may
     name; a program that defines the same changes nothing of it. Raises SandboxError where the sandbox broke."""
     mark = secrets.token_hex(12)
     settings = {
@@ -154,7 +155,11 @@ async def run_suite(
     }
     source = files("coachrl.tasks.code").joinpath("suite_program.py").read_text(encoding="utf-8")
     script = f"{WITHOUT_WORKSPACE}source = {source!r}\nexec(source)\njudge(source, **{settings!r})\n"
-    execution = await workspace.run(script, timeout_s)
+    branch = await workspace.copy()
+    try:
+        execution = await branch.run(script, timeout_s)
+    finally:
+        await branch.close()
     if execution.state == "infrastructure":
         raise SandboxError(f"the sandbox broke while it ran tests: {execution.stderr.strip()[-200:]}")
     return _read(execution.stdout, mark, suite, execution.state)

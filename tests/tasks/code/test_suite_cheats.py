@@ -261,8 +261,17 @@ def f(i): return 0
 
 async def test_what_a_program_leaves_in_the_workspace_is_no_module_of_the_tests(code_workspace):
     suite = parse_suite("def check(candidate):\n    import graphlib\n    assert candidate(1) == 1")
-    for _ in range(2):  # what it leaves is there when the second begins
-        assert not (await run_suite(code_workspace, LEAVES_MODULES, suite, "f")).passed[0]
+    await code_workspace.run(LEAVES_MODULES)
+    assert "graphlib.py" in await code_workspace.files()
+    assert not (await run_suite(code_workspace, LEAVES_MODULES, suite, "f")).passed[0]
+
+
+async def test_what_a_program_notes_of_the_tests_stays_in_the_workspace_for_nobody(code_workspace):
+    """An agent that runs code of its own, or the program of its next turn, would read there what it will be asked."""
+    program = "def f(i):\n    open('asked.txt', 'a').write(repr(i))\n    return open('asked.txt').read()"
+    for _ in range(2):
+        assert (await run(code_workspace, program, "def check(candidate):\n    assert candidate(7) == '7'")).all_passed
+    assert await code_workspace.files() == ()
 
 
 async def test_pipes_in_the_place_of_the_sources_hold_no_tests_up(code_workspace):

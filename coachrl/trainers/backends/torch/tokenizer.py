@@ -17,6 +17,7 @@ from coachrl.trainers.backends.torch.models import files_state, read_config, why
 
 _MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
 _DELIMITER = re.compile(r"(?!.*think)\S*[^\w\s]\S*", re.IGNORECASE)  # no word, no white space, no tag of thoughts
+_WRITTEN_OUT = re.compile(r"<\|\w+\|>|\[/?[A-Z_]{2,}\]")  # <|user|> of Zephyr, [INST] of Mistral: several tokens
 
 
 class ChatTokenizer:
@@ -122,8 +123,8 @@ class ChatTokenizer:
     def _control_tokens(self) -> list[str]:
         """The tokens by which the model tells turns apart, longest first: all that its tokenizer knows as special, not
         those with a name alone (Llama 3 names neither `<|start_header_id|>` nor `<|eom_id|>`), and what the template
-        writes between turns (those of DeepSeek are not special). Not so the tags of thoughts that some templates write
-        into each turn: a prompt may speak of them, and a reply may hold them."""
+        writes between turns (those of DeepSeek are not special, and those of Zephyr no tokens at all). Not so the tags
+        of thoughts that some templates write into each turn: a prompt may speak of them, and a reply may hold them."""
         added = self._tokenizer.added_tokens_decoder.values()
         messages: list[Message] = [{"role": role, "content": _MARKER} for role in ("user", "assistant", "user")]
         try:
@@ -132,7 +133,8 @@ class ChatTokenizer:
             turns = ""
         between = (str(token) for token in added if str(token) in turns and _DELIMITER.fullmatch(str(token)))
         special = (str(token) for token in added if token.special)
-        return sorted({*self._tokenizer.all_special_tokens, *special, *between}, key=len, reverse=True)
+        written = _WRITTEN_OUT.findall(turns)
+        return sorted({*self._tokenizer.all_special_tokens, *special, *between, *written}, key=len, reverse=True)
 
     def _defused(self, value: Any) -> Any:
         """A message, a tool's schema, or a part of one, with each of its texts defused."""
