@@ -41,7 +41,10 @@ def require_training(run: Run) -> None:
     in_all: Counter[str] = Counter()
     for metrics in steps:
         in_all.update({key: value for key, value in metrics.items() if key.startswith("train/masked/")})
-    why = "; ".join(left_out_in_words(in_all)) or "no episode had an action to train on"
+    why = "; ".join(left_out_in_words(in_all)) or (
+        "no episode had an action to train on, as where a pipeline's `run` forgets the `await` of `await "
+        "team.ROLE.act(…)`"
+    )
     raise NothingTrained(
         f"nothing was trained in {counted(len(steps), 'step')}, and the weights are what they were: {why} "
         f"(coachrl view {quote(str(run.folder))} shows the episodes)"
