@@ -14,17 +14,19 @@ from coachrl.cli.options import Json, path_argument
 if TYPE_CHECKING:
     from coachrl.report.listing import ListedRun
 
+_DEFAULT = Path("runs")
+
 runs_app = typer.Typer(help="List runs.")
 
 
 @runs_app.command("list")
 def list_runs(
-    folder: Annotated[Path, path_argument(help="The folder that holds the runs")] = Path("runs"), as_json: Json = False
+    folder: Annotated[Path, path_argument(help="The folder that holds the runs")] = _DEFAULT, as_json: Json = False
 ) -> None:
     """Every run of a folder, the newest first: its team, how far it came, and success on held-out tasks."""
     from coachrl.report.listing import listed_runs
 
-    found = listed_runs(folder)
+    found = listed_runs(folder) if folder != _DEFAULT or folder.exists() else []  # before the first run
     if as_json:
         print_json([asdict(run) for run in found])
         return
@@ -37,7 +39,8 @@ def list_runs(
     if found:
         print_table(table)
     else:
-        out.print(f"no run in {folder}")
+        hint = " yet: `coachrl train --config quickstart` makes one" if folder == _DEFAULT else ""
+        out.print(f"no run in {folder}{hint}")
 
 
 def _steps(run: ListedRun) -> str:

@@ -16,6 +16,7 @@ from types import FrameType
 
 from coachrl.config import RunConfig
 from coachrl.runs.folder import Run
+from coachrl.runs.records import step_of
 
 _TWICE_S = 1.0  # `timeout` sends each signal to a process, and then to its group
 _LOOK_EVERY_S = 1.0  # for the notice file: schedulers leave half a minute or more
@@ -124,4 +125,7 @@ def what_stays(config: RunConfig, run: Run) -> str:
     checkpoints = run.checkpoints()
     # One that is being written when the signal comes is written to its end.
     saved = f"{checkpoints[-1].name} is saved" if checkpoints else "no checkpoint was whole yet"
-    return f"{saved}; continue with: coachrl train --resume {quote(str(run.folder))}"
+    how = f"coachrl train --resume {quote(str(run.folder))}"
+    if checkpoints and step_of(checkpoints[-1]) == config.train.steps:
+        return f"{saved}, and no step is left; the report, and an evaluation that is missing, come with: {how}"
+    return f"{saved}; continue with: {how}"

@@ -55,6 +55,14 @@ def given_settings(overrides: Iterable[str], flags: Mapping[str, Any] | None = N
     return _lay_given({}, overrides, flags)
 
 
+def _where_named(override: str) -> str:
+    """Of what is no override but the name of something else, whatever was typed: by which option that is named."""
+    if os.path.isfile(os.path.join(override, "config.yaml")):  # noqa: PTH113, PTH118
+        return "; a run's folder is named by --run, or --resume"
+    is_shipped = override in {file.stem for file in resource("configs").glob("*.yaml")}
+    return "; a configuration is named by --config" if is_shipped or override.endswith((".yaml", ".yml")) else ""
+
+
 def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None) -> list[str]:
     """Set in `tree` what the command line says, and return its keys. Raises ConfigError where an override says
     something else than a flag: one of them would be lost."""
@@ -63,9 +71,7 @@ def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[st
     for override in overrides:
         dotted, separator, text = override.partition("=")
         if not separator or not dotted:
-            is_run = os.path.isfile(os.path.join(override, "config.yaml"))  # noqa: PTH113, PTH118  whatever was typed
-            run = "; a run's folder is named by --run, or --resume" if is_run else ""
-            raise ConfigError(f"override '{one_line(override)}' must read key.sub=value{run}")
+            raise ConfigError(f"override '{one_line(override)}' must read key.sub=value{_where_named(override)}")
         given.append((dotted, parse_yaml(text, f"override '{one_line(override)}', the value")))
     for dotted, value in given:
         _set(tree, dotted, value)

@@ -36,7 +36,7 @@ class RunComparison:
         """What was otherwise, in a sentence: after which step each run was measured, and what was set; "" where nothing
         was."""
         first, last = self.steps
-        measured = "" if first == last else f"Measured after step {first} against after step {last}. "
+        measured = "" if first == last else f"Measured after step {first} of {self.baseline}, {last} of {self.name}. "
         return (measured + self._settings).strip()
 
     @property
@@ -48,7 +48,9 @@ class RunComparison:
         warning = f"Not the same {' and '.join(other)}: more than training makes the difference. " if other else ""
         shown = "; ".join(self.differences[:_MOST_DIFFERENCES])
         more = len(self.differences) - _MOST_DIFFERENCES
-        return f"{warning}Settings that differ: {shown}" + (f"; and {more} more" if more > 0 else "")
+        return f"{warning}Settings that differ, {self.baseline} against {self.name}: {shown}" + (
+            f"; and {more} more" if more > 0 else ""
+        )
 
     @property
     def conclusion(self) -> str:

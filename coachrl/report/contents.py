@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,12 @@ from coachrl.config import RunConfig, load_config
 from coachrl.config.algorithm import SavedAlgorithmConfig
 from coachrl.errors import ConfigError
 from coachrl.parsing import read_json
-from coachrl.runs.folder import MOST_STEPS, Run
+from coachrl.runs.folder import Run
+from coachrl.runs.lost import lost_episodes, lost_steps, newest_step, read_steps
 from coachrl.runs.records import read_each_once, step_of
 from coachrl.stats import DrawKey
-from coachrl.storage.jsonl import readable_jsonl
-from coachrl.text import brief, counted
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.types import CoachScore, Episode
-
-_MOST_NAMED = 5  # of what is gone: whole folders may be
 
 
 @dataclass(frozen=True)
@@ -94,11 +89,13 @@ def read_contents(run: Run) -> Contents:
         f"{path.name}: not a file of this run (step-… or eval-…), and left out"
         for path in sorted(set((run.folder / "episodes").glob("*.jsonl")) - set(run.episode_files()))
     ]
-    steps = _steps(run.folder / "metrics.jsonl", problems)
+    newest = newest_step(run)
+    steps = read_steps(run, problems)
     evaluations = _evaluations(run.episode_files("eval"), problems)  # after the metrics, which come last of a step
     paths = run.episode_files("step")
     training = [_episode_file(path, problems) for path in dict.fromkeys([*paths[:1], *paths[-1:]])]
-    problems += [*_lost_steps(steps), *_lost_episodes(steps, [*evaluations, *training], problems)]
+    found = {Path(file.name).name: len(file.valid) for file in (*evaluations, *training)}
+    problems += [*lost_steps(steps, newest), *lost_episodes(steps, found, problems)]
     return Contents(
         name=run.folder.name,
         config=config,
@@ -116,60 +113,6 @@ def _config(path: Path, problems: list[str]) -> RunConfig | None:
     except ConfigError as error:
         problems.append(str(error))
         return None
-
-
-def _steps(path: Path, problems: list[str]) -> dict[int, dict[str, float]]:
-    if not path.exists():
-        problems.append(f"{path.name} is missing: there are no curves and no costs")
-    steps: dict[int, dict[str, float]] = {}
-    for step, values in readable_jsonl(path, _step, problems):
-        steps.setdefault(step, {}).update(values)
-    return dict(sorted(steps.items()))
-
-
-def _step(record: dict[str, Any]) -> tuple[int, dict[str, float]]:
-    """A step and its numbers. Raises TypeError or ValueError for a line that has no step."""
-    if type(record["step"]) is not int:
-        raise TypeError(f"step is {brief(record['step'])}")
-    if not 0 <= record["step"] <= MOST_STEPS:
-        raise ValueError(f"step is {brief(record['step'])}, not a number from 0 to {MOST_STEPS:,}")
-    return record["step"], {
-        key: float(value)
-        for key, value in record.items()
-        if key != "step" and isinstance(value, (int, float)) and math.isfinite(value)
-    }
-
-
-def _lost_steps(steps: Mapping[int, object]) -> list[str]:
-    """A sentence where metrics of a step lack between those of others: whole lines that are gone leave no other
-    trace."""
-    numbers = sorted(steps)
-    after = [str(earlier) for earlier, later in pairwise(numbers) if later > earlier + 1]
-    return [f"metrics.jsonl: steps are missing after step {_first_of(after)}"] if after else []
-
-
-def _lost_episodes(
-    steps: Mapping[int, Mapping[str, float]], files: Sequence[EpisodeFile], told: Sequence[str]
-) -> Iterator[str]:
-    """A sentence for all evaluations without a file, and one for each of the files that has fewer episodes than the
-    metrics of its step were made of. told: what is said already of files with lines that cannot be read."""
-    found = {Path(file.name).name: len(file.valid) for file in files}
-    measured = {
-        f"{file}-{step:06d}.jsonl": int(metrics.get(f"{kind}/episodes", 0))
-        for step, metrics in steps.items()
-        for file, kind in (("eval", "eval"), ("step", "train"))
-    }
-    gone = [name for name, count in measured.items() if count and name.startswith("eval-") and name not in found]
-    if gone:  # perhaps on purpose, for their room
-        yield f"{_first_of(gone)}: gone, and metrics.jsonl tells of episodes there"
-    for name, has in found.items():
-        if has < measured.get(name, 0) and not any(problem.startswith(name) for problem in told):
-            yield f"{name}: {has} of the {counted(measured[name], 'episode')} that metrics.jsonl tells of are there"
-
-
-def _first_of(names: Sequence[str]) -> str:
-    more = f", … ({len(names)} in all)" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _versions(run: Run, problems: list[str]) -> dict[str, Any]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from coachrl.errors import ConfigError
 from coachrl.report.contents import asks_coach
 from coachrl.runs.folder import LOCK, Run
 from coachrl.runs.locks import in_use_by
+from coachrl.runs.lost import lost_steps, newest_step, read_steps
 from coachrl.runs.places import run_folders
-from coachrl.storage.jsonl import readable_jsonl
 from coachrl.types import policy_names
 
 _SUCCESS = "eval/success"
@@ -24,8 +22,8 @@ _SUCCESS = "eval/success"
 class ListedRun:
     """begun: local time, ISO 8601. step: of `steps`, how many are done. before, after: success on held-out tasks, from
     0 to 1, in the first and the last evaluation; None where there is none, and `after` where there is one only. state:
-    finished (with its last evaluation), stopped, what a process is doing with it (training), or why it cannot be
-    read."""
+    finished (with its last evaluation), stopped, or what a process is doing with it (training), and which metrics are
+    gone; or why it cannot be read."""
 
     name: str
     begun: str
@@ -66,9 +64,10 @@ def _listed(path: Path, began: datetime) -> ListedRun:
         config, roles = run.config(), run.roles()
     except ConfigError as error:
         return ListedRun(path.name, begun, state=str(error))
-    lines = list(readable_jsonl(path / "metrics.jsonl", _with_step, []))
-    held_out = [line[_SUCCESS] for line in sorted(lines, key=lambda line: line["step"]) if _SUCCESS in line]
-    step = max((line["step"] for line in lines), default=0)
+    newest = newest_step(run)
+    steps = read_steps(run, [])
+    held_out = [metrics[_SUCCESS] for metrics in steps.values() if _SUCCESS in metrics]
+    is_done = any(step >= config.train.steps and any(key.startswith("eval/") for key in steps[step]) for step in steps)
     return ListedRun(
         path.name,
         begun,
@@ -77,18 +76,12 @@ def _listed(path: Path, began: datetime) -> ListedRun:
         config.algorithm.name,
         config.coach.label if asks_coach(config) else "none",
         config.seed,
-        step,
+        max(steps, default=0),
         config.train.steps,
         held_out[0] if held_out else None,
         held_out[-1] if len(held_out) > 1 else None,
-        _state(path, any(line["step"] >= config.train.steps and line["is_evaluated"] for line in lines)),
+        "; ".join([_state(path, is_done), *lost_steps(steps, newest)]),
     )
-
-
-def _with_step(record: Any) -> dict[str, Any]:
-    success = float(record.get(_SUCCESS, math.nan))
-    line = {"step": int(record["step"]), "is_evaluated": any(key.startswith("eval/") for key in record)}
-    return line | ({_SUCCESS: success} if math.isfinite(success) else {})
 
 
 def _state(path: Path, is_done: bool) -> str:

@@ -19,6 +19,7 @@ from coachrl.stats import (
 )
 from coachrl.tasks.tabular.grading import FAILED
 from coachrl.text import counted
+from coachrl.trainers.limits import untrained
 from coachrl.trainers.metrics import behavior_metrics, by_role, is_updated, lacks_advantage
 from coachrl.types import Episode
 
@@ -84,9 +85,13 @@ def unpaired(first: EpisodeFile, last: EpisodeFile | None) -> str:
 
 
 def nothing_learned(contents: Contents) -> str:
-    """A sentence where the run had actions to train on, and no step moved any weights; else an empty one."""
+    """A sentence where the run was to train, and no step moved any weights; else an empty one."""
     steps = [metrics for metrics in contents.steps.values() if "train/trained_actions" in metrics]
     flat = sum(map(lacks_advantage, steps))
+    why = {key for metrics in steps for key in metrics if key.startswith("train/masked/")}
+    if flat == 0 and why != {"train/masked/frozen"}:
+        said = untrained(steps)
+        return f"{said[0].upper()}{said[1:]}." if said else ""
     if flat == 0 or any(map(is_updated, steps)):
         return ""
     others = f", and in {counted(len(steps) - flat, 'step')} no action was trained on" if flat < len(steps) else ""

@@ -233,10 +233,12 @@ class Run:
         self._check_there()
         append_jsonl(self.folder / "metrics.jsonl", [record])
 
-    def add_to_metrics(self, more: Mapping[str, Any]) -> None:
-        """Put `more` into the last line. Raises OSError as `append_metrics` does."""
+    def add_to_metrics(self, step: int, more: Mapping[str, Any]) -> None:
+        """Put `more` into the line of `step`, the last, or into one of its own where that is gone. Raises OSError as
+        `append_metrics` does."""
         self._check_there()
-        *earlier, last = self.metrics()
+        earlier = self.metrics()
+        last = earlier.pop() if earlier and earlier[-1]["step"] == step else {"step": step}
         self._write_metrics([*earlier, {**last, **more}])
 
     def _write_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -251,10 +253,10 @@ class Run:
         return max(map(self._step_of, lines), default=0)
 
     def lacks_evaluation(self, step: int) -> bool:
-        """Whether the run has metrics of `step`, and none of an evaluation: where it was due, it was given up. Raises
-        ConfigError as `last_step` does."""
+        """Of a step that is done: whether it has no metrics of an evaluation. Where it was due, it was given up, or the
+        step's line is gone. Raises ConfigError as `last_step` does."""
         own = [line for line in self.metrics() if self._step_of(line) == step]
-        return bool(own) and not any(key.startswith("eval/") for line in own for key in line)
+        return bool(own or step) and not any(key.startswith("eval/") for line in own for key in line)
 
     def _step_of(self, record: Any) -> int:
         fields = record if isinstance(record, Mapping) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from shlex import quote
 from typing import Any
 
@@ -33,16 +33,22 @@ def too_much_failed(metrics: Mapping[str, Any], config: RunConfig, last_failure:
     return None
 
 
+def untrained(steps: Iterable[Mapping[str, Any]]) -> str:
+    """That all steps of training left all of their actions out, and why; empty where one did not, or there is none."""
+    trained = [metrics for metrics in steps if "train/trained_actions" in metrics]
+    if not trained or any(metrics["train/trained_actions"] for metrics in trained):
+        return ""
+    in_all: Counter[str] = Counter()
+    for metrics in trained:
+        in_all.update({key: value for key, value in metrics.items() if key.startswith("train/masked/")})
+    why = "; ".join(left_out_in_words(in_all)) or (
+        "no episode had an action to train on, as where a pipeline's `run` forgets the `await` of `await "
+        "team.ROLE.act(…)`"
+    )
+    return f"nothing was trained in {counted(len(trained), 'step')}, and the weights are what they were: {why}"
+
+
 def require_training(run: Run) -> None:
     """Raises NothingTrained where every step of the run left all of its actions out."""
-    steps = [metrics for metrics in run.metrics() if "train/trained_actions" in metrics]
-    if not steps or any(metrics["train/trained_actions"] for metrics in steps):
-        return
-    in_all: Counter[str] = Counter()
-    for metrics in steps:
-        in_all.update({key: value for key, value in metrics.items() if key.startswith("train/masked/")})
-    why = "; ".join(left_out_in_words(in_all)) or "no episode had an action to train on"
-    raise NothingTrained(
-        f"nothing was trained in {counted(len(steps), 'step')}, and the weights are what they were: {why} "
-        f"(coachrl view {quote(str(run.folder))} shows the episodes)"
-    )
+    if said := untrained(run.metrics()):
+        raise NothingTrained(f"{said} (coachrl view {quote(str(run.folder))} shows the episodes)")

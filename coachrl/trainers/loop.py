@@ -31,6 +31,7 @@ from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import names_at_first
+from coachrl.runs.lost import lost_steps, read_steps
 from coachrl.runs.reading import tell_of_last_steps
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
@@ -299,7 +300,7 @@ class Trainer:
             measured = await self._unless_ending(self._evaluate())
         except (BudgetExceeded, CoachUnavailable, EngineLost, Preempted) as error:
             raise self._ended_in(f"evaluation after step {self.step}", error) from error
-        self.run.add_to_metrics(measured)
+        self.run.add_to_metrics(self.step, measured)
         self.callback.on_metrics({"step": self.step, **measured})
         if self.step == self.config.train.steps:
             self._replies.put_aside()()
@@ -343,6 +344,8 @@ class Trainer:
     def resume(self, folder: Path) -> None:
         """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
         self.step = self._last_update_begun = self._checkpointer.read(folder)
+        for problem in lost_steps(read_steps(self.run, []), self.step):
+            self.run.warn(problem)
         self.run.drop_after(self.step)
         self.run.tidy_checkpoints(self.config.train.keep_checkpoints)  # a kill may have come before that
         if self.step == self.config.train.steps:

@@ -12,10 +12,11 @@ from audit_tables import RESAMPLES, sample, table
 from scipy import stats
 
 from coachrl.audit.data.sample import Sample
+from coachrl.audit.report.figures import curve_chart
 from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.criteria import examine_criteria
-from coachrl.audit.stats.drift import drift
+from coachrl.audit.stats.drift import Curve, drift
 from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, stratum_means, task_spread, with_bins
 from coachrl.audit.stats.style import _amount, _usual_range, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
@@ -434,3 +435,12 @@ def test_criteria_are_held_against_each_other_at_equal_role():
     assert examine_criteria(Sample.of(apart, RESAMPLES)).pairs[0].rho is None, "no action has both"
     unscored = table_of.assign(**{"criterion:b": np.nan})
     assert [one.name for one in examine_criteria(Sample.of(unscored, RESAMPLES)).each] == ["a"]
+
+
+def test_a_length_of_two_tasks_a_step_leaves_a_chart_on_which_its_curve_can_be_seen():
+    points = [(1, Estimate(20.0, 3.0, 600_000.0, 2, 2)), (2, Estimate(40.0, 30.0, 50.0, 2, 2))]
+    chart = curve_chart("Response length", [Curve("solver", points)], "tokens")
+    assert chart.series[0].intervals == {1.0: (3.0, 400.0), 2.0: (30.0, 50.0)} and chart.y_range[1] < 500
+    assert "intervals are cut at 10 times the largest value" in chart.count
+    whole = curve_chart("Coach score", [Curve("solver", [(1, Estimate(0.1, 0.0, 9.0, 2, 2))])], "points")
+    assert whole.series[0].intervals == {1.0: (0.0, 9.0)} and "cut" not in whole.count

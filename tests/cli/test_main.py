@@ -53,6 +53,17 @@ def test_a_run_that_loses_the_current_folder_says_how_it_goes_on(tmp_path, monke
     assert told.startswith("error: the current folder cannot be used") and "coachrl train --resume /runs/a" in told
 
 
+def test_a_command_in_a_folder_that_is_gone_begins_nothing(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    train = ["train", "--config", "quickstart", "--model", "tiny-random", "--out", str(tmp_path / "out")]
+    done = python("-m", "coachrl", *train)
+    assert done.returncode == 2 and not (tmp_path / "out").exists()
+    assert done.stderr.startswith("error: the current folder cannot be used (No such file or directory)")
+    assert python("-m", "coachrl", "train", "--help").returncode == 0
+
+
 @pytest.mark.parametrize("does", ["sys.stdout.close(); sys.stderr.close()", "sys.stdout = sys.stderr = None"])
 def test_a_command_goes_on_printing_where_code_of_the_users_own_has_closed_its_streams(tmp_path, does):
     (tmp_path / "my_tasks.py").write_text(

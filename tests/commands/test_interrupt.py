@@ -59,6 +59,8 @@ def test_it_says_what_is_saved(run):
     assert what_stays(config, run).startswith("no checkpoint was whole yet; continue with")
     (run.folder / "checkpoints" / "step-000002").mkdir()
     assert what_stays(config, run) == f"step-000002 is saved; continue with: coachrl train --resume {run.folder}"
+    last = run.config(["train.steps=2"])
+    assert what_stays(last, run).startswith("step-000002 is saved, and no step is left; the report, ")
     none = run.config(["train.keep_checkpoints=0"])
     assert what_stays(none, run) == "no checkpoint is kept, so it cannot be continued"
 

@@ -141,6 +141,11 @@ def test_a_run_in_the_place_of_an_override_is_told_where_it_goes(tmp_path):
     (tmp_path / "config.yaml").touch()
     with pytest.raises(ConfigError, match="a run's folder is named by --run, or --resume"):
         load_config(None, [str(tmp_path)])
+    for name in ("quickstart", "mine.yaml"):
+        with pytest.raises(
+            ConfigError, match=f"'{name}' must read key.sub=value; a configuration is named by --config"
+        ):
+            load_config(None, [name])
     with pytest.raises(ConfigError, match=r"must read key\.sub=value$"):
         load_config(None, ["\0" + "x" * 5000])
 

@@ -108,12 +108,13 @@ def test_what_was_set_otherwise_is_said_before_the_figures(tmp_path):
         tmp_path, "other", model="big/one", pipeline={"name": "math_duo"}, tasks={"source": "math"}, train={"steps": 7}
     )
     assert [found.settings for found in compare([plain, longer, plain])] == [
-        "Settings that differ: seed: 0 against 3; train.steps: 100 against 7",
+        "Settings that differ, plain against longer: seed: 0 against 3; train.steps: 100 against 7",
         "",
     ]
     (found,) = compare([plain, other])
     assert found.settings == (
-        "Not the same pipeline and model and tasks: more than training makes the difference. Settings that differ: "
+        "Not the same pipeline and model and tasks: more than training makes the difference. "
+        "Settings that differ, plain against other: "
         "pipeline.name: mathchat against math_duo; model: smollm2-135m against big/one; tasks.source: word-problems "
         "against math; train.steps: 100 against 7"
     )
@@ -127,7 +128,7 @@ def test_evaluations_after_different_steps_are_told_apart_before_the_figures(tmp
     whole, begun = evaluated(tmp_path, "whole", 0.5), evaluated(tmp_path, "begun", 0.5)
     (begun.folder / "episodes" / "eval-000004.jsonl").unlink()
     shown = CliRunner().invoke(app, ["compare", str(whole.folder), str(begun.folder)], catch_exceptions=False)
-    assert shown.stdout.startswith("Measured after step 4 against after step 0.\n")
+    assert shown.stdout.startswith("Measured after step 4 of whole, 0 of begun.\n")
     assert compare([whole, begun])[0].steps == (4, 0)
 
 
@@ -188,7 +189,9 @@ def test_a_run_that_was_evaluated_once_is_compared_by_that(tmp_path):
 def test_of_settings_that_differ_twelve_are_shown_and_of_tasks_two(tmp_path):
     keys = [f"train.k{number}: 1 against 2" for number in range(13)]
     said = [RunComparison("a", "b", (), 1, 1, tuple(keys[:count])).settings for count in (12, 13)]
-    assert said[0] == f"Settings that differ: {'; '.join(keys[:12])}" and said[1] == f"{said[0]}; and 1 more"
+    assert (
+        said[0] == f"Settings that differ, a against b: {'; '.join(keys[:12])}" and said[1] == f"{said[0]}; and 1 more"
+    )
     two, three = evaluated(tmp_path, "two", 0.5, tasks=2), evaluated(tmp_path, "three", 0.5, tasks=3)
     path = three.folder / "episodes" / "eval-000004.jsonl"
     path.write_text(path.read_text().replace("heldout-", "other-"))

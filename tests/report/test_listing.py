@@ -100,3 +100,18 @@ def test_on_the_command_line_each_is_a_row(make):
     assert heading.split()[0] == "run" and row.split()[0] == "mine" and "0.25 → 0.50" in row and "2 of 2" in row
     assert '"after": 0.5' in coachrl("runs", "list", "..", "--json", cwd=cwd).stdout
     assert coachrl("runs", "list", ".", cwd=cwd).stdout == "no run in .\n"
+
+
+def test_before_the_first_run_it_says_how_to_make_one(tmp_path):
+    told = "no run in runs yet: `coachrl train --config quickstart` makes one\n"
+    assert coachrl("runs", "list", cwd=tmp_path).stdout == told
+    assert coachrl("runs", "list", "--json", cwd=tmp_path).stdout == "[]\n"
+    (tmp_path / "runs").mkdir()
+    assert coachrl("runs", "list", cwd=tmp_path).stdout == told
+
+
+def test_metrics_that_are_gone_are_told_beside_the_state(make, tmp_path):
+    run = make("cut", {"step": 0, "eval/success": 0.0}, {"step": 1})
+    (run.folder / "checkpoints" / "step-000002").mkdir(parents=True)
+    [cut] = listed_runs(tmp_path)
+    assert (cut.step, cut.state) == (1, "stopped; metrics.jsonl: steps are missing after step 1")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from report_runs import synthetic_run
 
+from coachrl.audit.data.frame import read_audit_data
 from coachrl.report.contents import read_contents
 
 
@@ -25,6 +26,39 @@ def test_lines_and_files_that_are_gone_are_told(tmp_path: Path) -> None:
         "metrics.jsonl: steps are missing after step 1",
         f"{last.name}: gone, and metrics.jsonl tells of episodes there",
         f"{first.name}: 2 of the 3 episodes that metrics.jsonl tells of are there",
+    ]
+
+
+def test_metrics_that_are_gone_from_the_end_are_told(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=4, planned=4, tasks=3)
+    metrics, last = run.folder / "metrics.jsonl", run.episode_files("step")[-1]
+    drop_line(metrics, 4)
+    assert read_contents(run).problems == [], "a step that was not finished may have episodes, and no metrics"
+    drop_line(metrics, 3)
+    assert read_contents(run).problems == ["metrics.jsonl: steps are missing after step 2"]
+    last.unlink()
+    assert read_contents(run).problems == []
+    (run.folder / "checkpoints" / "step-000003").mkdir(parents=True)
+    assert read_contents(run).problems == ["metrics.jsonl: steps are missing after step 2"]
+    metrics.write_text("")
+    assert read_contents(run).problems == ["metrics.jsonl is empty: there are no curves and no costs"]
+
+
+def test_an_audit_tells_what_is_gone_from_any_step(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=4, planned=4, tasks=3)
+    assert read_audit_data([run.folder]).notes == []
+    _, second, third, _ = run.episode_files("step")
+    drop_line(second, 0)
+    third.unlink()
+    drop_line(run.folder / "metrics.jsonl", 1)
+    assert read_audit_data([run.folder]).notes == [
+        "run synthetic: metrics.jsonl: steps are missing after step 0",
+        f"run synthetic: {third.name}: gone, and metrics.jsonl tells of episodes there",
+        f"run synthetic: {second.name}: 7 of the 8 episodes that metrics.jsonl tells of are there",
+    ]
+    run.episode_files("step")[0].write_text("{")
+    assert [note for note in read_audit_data([run.folder]).notes if "step-000001" in note] == [
+        "run synthetic: step-000001.jsonl: line 1 is left out: cut short"
     ]
 
 

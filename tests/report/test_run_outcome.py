@@ -161,6 +161,10 @@ def test_a_run_in_which_no_step_had_an_advantage_learned_nothing():
     assert "in 2 steps every advantage was 0. The w" in nothing_learned(of_steps(evaluated, flat, flat))
     both = nothing_learned(of_steps(evaluated, masked, flat))
     assert "in 1 step every advantage was 0, and in 1 step no action was trained on" in both
+    alone = nothing_learned(of_steps(evaluated, masked, masked))
+    assert alone.startswith(
+        "Nothing was trained in 2 steps, and the weights are what they were: 96 actions left out: cut"
+    )
     for moved in ("train/loss/team", "train/skipped/team"):
         assert nothing_learned(of_steps(evaluated, flat, {**flat, moved: 0.1}, flat)) == ""
 

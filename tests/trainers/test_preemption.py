@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import logging
 import os
 import shutil
@@ -106,6 +107,22 @@ def test_an_evaluation_that_was_given_up_is_made_up_for(configured, monkeypatch,
     train(config, cut, resume=True)
     assert [line["step"] for line in cut.metrics() if "eval/success" in line] == [0, 2, 4]
     assert is_finished(cut) and not (cut.folder / "replies.jsonl").exists()
+
+
+def test_an_evaluation_whose_line_of_metrics_is_gone_is_made_again(configured, caplog):
+    config = configured("short")
+    run = Run.create(config)
+    train(config, run)
+    *kept, last = run.metrics()
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    assert not is_finished(run)
+    train(config, run, resume=True)
+    assert f"metrics.jsonl: steps are missing after step {last['step'] - 1}" in caplog.text
+    *earlier, again = run.metrics()
+    assert earlier == kept and is_finished(run)
+    assert again == {key: last[key] for key in again if not key.startswith("time/")} | {
+        key: value for key, value in again.items() if key.startswith("time/")
+    }
 
 
 def test_a_run_whose_terminal_is_closed_writes_a_checkpoint(configured, monkeypatch, caplog):

@@ -22,6 +22,7 @@ from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.parsing import read_json
 from coachrl.runs.folder import Run
+from coachrl.runs.lost import lost_episodes, lost_steps, newest_step, read_steps
 from coachrl.runs.records import ScoredEpisode, read_each_once, scores_of_rescores, step_of
 from coachrl.text import prose_in
 from coachrl.types import Action, CoachScore, Episode
@@ -200,6 +201,7 @@ class _RunReader:
 
     def __init__(self, name: str, run: Run, steps: Container[int] | None, found: _Found) -> None:
         self._name, self._run, self._steps, self._found = name, run, steps, found
+        self._ended: dict[str, int] = {}  # file -> how many of its episodes did
         self._config = _config_of(run, found.notes)
         # Where the settings cannot be read, no agreement with the outcome counts as the coach's own merit.
         self._outcome_to = self._config.coach.evidence.ground_truth if self._config is not None else "all"
@@ -209,6 +211,8 @@ class _RunReader:
         places: dict[str, int] = {}
         digests: dict[str, str] = {}
         own: list[tuple[int, CoachScore]] = []
+        newest = newest_step(self._run)
+        metrics = read_steps(self._run, [])  # of a live run before its episodes, which are there first
         for step, scored in self._episodes("step"):
             for action, row in self._rows_of(step, scored.episode):
                 place = places[action.id] = len(self._found.actions)
@@ -217,6 +221,9 @@ class _RunReader:
                 if (score := scored.scores.get(action.id)) is not None:
                     own.append((place, score))
         self._add_heldout()
+        if self._steps is None:
+            told = [note.removeprefix(f"run {self._name}: ") for note in self._found.notes]
+            self._note([*lost_steps(metrics, newest), *lost_episodes(metrics, self._ended, told, ("eval", "step"))])
         if not places:
             self._note([f"no training episodes in {self._run.folder / 'episodes'}"])
             return
@@ -250,7 +257,9 @@ class _RunReader:
             if kind == "step" and self._steps is not None and step not in self._steps:
                 continue
             problems: list[str] = []
+            self._ended[path.name] = 0
             for scored in read_each_once(path, seen, problems):
+                self._ended[path.name] += scored.episode.infra_error is None
                 yield step, scored
             self._note(problems)
 

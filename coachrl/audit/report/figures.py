@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
@@ -20,6 +21,7 @@ _TITLES = {
     "code": ("Replies with code", "share"),
     "response tokens": ("Response length", "tokens"),
 }
+_MOST_REACH = 10  # times the largest mean: where intervals of lengths are cut
 
 
 def charts_of(found: Findings, colors: Mapping[str, int]) -> list[Chart]:
@@ -35,26 +37,36 @@ def charts_of(found: Findings, colors: Mapping[str, int]) -> list[Chart]:
     return made
 
 
+def _cut(estimate: Estimate, reach: float) -> tuple[float, float]:
+    low, high = estimate.bounds
+    return low, min(high, reach)
+
+
 def curve_chart(
     title: str, curves: Sequence[Curve], unit: str, zero: bool = False, colors: Mapping[str, int] | None = None
 ) -> Chart:
     """Quantities over training, with their intervals. zero: whether the scale shows where there is no change."""
     agents = colors or {}
+    estimates = [estimate for curve in curves for _, estimate in curve.points]
+    # Of two tasks a step the interval of a length may end at a million, beside which no curve can be seen.
+    longest = max(e.value for e in estimates)
+    reach = _MOST_REACH * longest if unit == "tokens" and longest > 0 else math.inf
     series = [
         Series(
             curve.name,
             [(float(step), estimate.value) for step, estimate in curve.points],
             agents.get(curve.name, index),
-            {float(step): e.bounds for step, e in curve.points if e.low is not None},
+            {float(step): _cut(e, reach) for step, e in curve.points if e.low is not None},
             of_agent=curve.name in agents,
         )
         for index, curve in enumerate(curves)
     ]
-    estimates = [estimate for curve in curves for _, estimate in curve.points]
     fewest, most = min(e.n for e in estimates), max(e.n for e in estimates)
     n = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     count = f"95 % intervals over tasks; a point: n = {n} {estimates[0].of}"
-    ends = [end for e in estimates for end in (e.value, *e.bounds)]
+    if any(_cut(e, reach) != e.bounds for e in estimates):
+        count += f"; intervals are cut at {_MOST_REACH} times the largest value"
+    ends = [end for e in estimates for end in (e.value, *_cut(e, reach))]
     pad = 0.05 * (max(ends) - min(ends)) or 0.5
     low, high = min(ends) - pad, max(ends) + pad
     if zero:
