@@ -144,7 +144,7 @@ def test_of_any_share_one_task_is_held_out_at_least(load, share, count):
         ("empty", "the training task set of 'task_functions:empty' is empty"),
         (
             "broken",
-            ":broken failed: KeyError: 'no such file' [(]task_functions.py, line 52",
+            ":broken failed: KeyError: 'no such file' [(]task_functions.py, line 55",
         ),
         ("own_words", "^the list is not there: fetch it first$"),
     ],
