@@ -206,7 +206,7 @@ def test_a_row_of_an_action_says_what_it_was_trained_on_and_what_its_world_paid(
     rows = EpisodeFrames([PlacedEpisode("train", 1, played)]).actions
     assert rows["reward"].tolist()[0] == 0.7 and rows["advantage"].tolist()[0] == -0.2
     assert rows["reward"].isna().tolist() == rows["advantage"].isna().tolist() == [False, True, True]
-    assert rows["left_out"].tolist() == [None, "unscored", None]
+    assert rows["left_out"].fillna("").tolist() == ["", "unscored", ""]
     assert rows["environment_reward"].isna().tolist() == [True, False, False]
     assert rows["team_reward"].tolist()[1:] == [1.0, 1.0]
 

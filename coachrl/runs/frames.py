@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
 from coachrl.storage.jsonl import readable_jsonl
-from coachrl.text import brief
+from coachrl.text import brief, whole_characters
 from coachrl.types import Action, CoachScore
 
 if TYPE_CHECKING:
@@ -156,11 +156,16 @@ def _fields(record: Any) -> dict[str, Any]:
 
 
 def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:
-    """`columns` are there in any case, and stand first; what only some rows have follows."""
+    """`columns` are there in any case, and stand first; what only some rows have follows. A reply that was cut may end
+    in half a character, which the text columns of pandas 3 do not take."""
     import pandas as pd
 
     further = dict.fromkeys(key for row in rows for key in row if key not in columns)
-    return pd.DataFrame(rows, columns=[*columns, *further])
+    whole = [
+        {key: whole_characters(value) if isinstance(value, str) else value for key, value in row.items()}
+        for row in rows
+    ]
+    return pd.DataFrame(whole, columns=[*columns, *further])
 
 
 def _action_columns(action: Action, chosen: bool, score: CoachScore | None) -> tuple[Any, ...]:

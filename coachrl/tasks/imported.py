@@ -16,7 +16,7 @@ from coachrl.config.tasks import ImportedTasks
 from coachrl.errors import ConfigError, TaskError
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.tasks.split import Sets, check_apart, divided, normalised, of_own_id
-from coachrl.text import brief, one_line
+from coachrl.text import brief, one_line, whole_characters
 from coachrl.types import Task
 
 log = logging.getLogger(__name__)
@@ -77,6 +77,11 @@ def find_loader(source: str) -> Callable[[RunConfig], Any]:
     return load
 
 
+def _is_cut(text: str) -> bool:
+    """Whether it holds half a character: no tokenizer takes one, and to pandas all names that hold one are the same."""
+    return whole_characters(text) != text
+
+
 def _checked(tasks: Any, name: str) -> list[Task]:
     """`tasks` as a list of different tasks. Raises TaskError."""
     if not isinstance(tasks, Sequence) or isinstance(tasks, (str, bytes)):
@@ -87,6 +92,8 @@ def _checked(tasks: Any, name: str) -> list[Task]:
         wrong = [key for key in ("id", "category", "prompt") if not isinstance(getattr(task, key), str)]
         if wrong:
             raise TaskError(f"{name}: the {wrong[0]} of entry {place} is no text")
+        if cut := [key for key in ("id", "category", "prompt") if _is_cut(getattr(task, key))]:
+            raise TaskError(f"{name}: the {cut[0]} of entry {place} holds half a character")
         truth = task.ground_truth
         if isinstance(truth, MathTruth) and not truth.grader and not isinstance(truth.answer, str):
             raise TaskError(f"{name}: the answer of entry {place} is {brief(truth.answer)}, no text: write it as one")

@@ -90,6 +90,13 @@ def test_a_row_of_a_score(frames):
     }  # fmt: skip
 
 
+def test_half_a_character_in_a_reply_keeps_no_table_from_being_made():
+    cut = make_action("r", "said \ud83d")
+    played = Episode("e", "t", "kind", "line", (cut,), Outcome(False, {}), 0.0)
+    frame = EpisodeFrames([PlacedEpisode("train", 0, ScoredEpisode(played, {}))]).actions
+    assert list(frame["text"]) == ["said \ufffd"]
+
+
 def test_what_cannot_be_read_is_told_once_and_the_rest_is_shown(tmp_path, caplog):
     (tmp_path / "episodes").mkdir()
     run = Run(tmp_path)

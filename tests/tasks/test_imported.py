@@ -43,6 +43,9 @@ def words(config):
 def nameless(config):
     return [Task(3, "sum", "What is 3 + 1?")]
 
+def cut(config):
+    return [Task("one \\ud83d", "sums", "1 + 1?")]
+
 def nothing(config):
     return None
 
@@ -134,13 +137,14 @@ def test_of_any_share_one_task_is_held_out_at_least(load, share, count):
         ("twice", "entry 3: another task before it has the id 't2' too"),
         ("words", "entry 0 is 'What is 1 [+] 1[?]', and no coachrl.types.Task"),
         ("nameless", "the id of entry 0 is no text"),
+        ("cut", "the id of entry 0 holds half a character"),
         ("nothing", "gave None; it must give a list"),
         ("array", "gave array.* it must give a list"),
         ("counted", "the answer of entry 0 is 2, no text"),
         ("empty", "the training task set of 'task_functions:empty' is empty"),
         (
             "broken",
-            ":broken failed: KeyError: 'no such file' [(]task_functions.py, line 52",
+            ":broken failed: KeyError: 'no such file' [(]task_functions.py, line 55",
         ),
         ("own_words", "^the list is not there: fetch it first$"),
     ],

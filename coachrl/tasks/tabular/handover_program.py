@@ -53,6 +53,7 @@ _ALLOWED = {
     "pandas._libs.tslibs.period": "Period",
     "pandas._libs.tslibs.timedeltas": "_timedelta_unpickle",
     "pandas._libs.tslibs.timestamps": "_unpickle_timestamp",
+    "pandas.core.arrays.arrow.array": "ArrowExtensionArray",
     "pandas.core.arrays.boolean": "BooleanArray BooleanDtype",
     "pandas.core.arrays.categorical": "Categorical",
     "pandas.core.arrays.datetimes": "DatetimeArray",
@@ -64,8 +65,9 @@ _ALLOWED = {
     "pandas.core.arrays.period": "PeriodArray",
     "pandas.core.arrays.sparse.array": "SparseArray",
     "pandas.core.arrays.string_": "StringArray StringDtype",
+    "pandas.core.arrays.string_arrow": "ArrowStringArray",
     "pandas.core.arrays.timedeltas": "TimedeltaArray",
-    "pandas.core.dtypes.dtypes": "CategoricalDtype DatetimeTZDtype IntervalDtype PeriodDtype SparseDtype",
+    "pandas.core.dtypes.dtypes": "ArrowDtype CategoricalDtype DatetimeTZDtype IntervalDtype PeriodDtype SparseDtype",
     "pandas.core.frame": "DataFrame",
     "pandas.core.indexes.base": "Index _new_Index",
     "pandas.core.indexes.category": "CategoricalIndex",
@@ -74,14 +76,18 @@ _ALLOWED = {
     "pandas.core.indexes.multi": "MultiIndex",
     "pandas.core.indexes.period": "PeriodIndex _new_PeriodIndex",
     "pandas.core.indexes.range": "RangeIndex",
-    "pandas.core.indexes.timedeltas": "TimedeltaIndex",
+    "pandas.core.indexes.timedeltas": "TimedeltaIndex _new_TimedeltaIndex",
     "pandas.core.internals.managers": "BlockManager SingleBlockManager",
     "pandas.core.series": "Series",
+    "pyarrow.lib": "_restore_array py_buffer type_for_alias",
     **{
         f"scipy.sparse._{kind}": f"{kind}_array {kind}_matrix"
         for kind in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
     },
 }
+_OF_PANDAS = [name for module in _ALLOWED if module.startswith("pandas.") for name in _ALLOWED[module].split()]
+_CLASSES = " ".join(name for name in _OF_PANDAS if name[0].isupper())
+_ALLOWED |= {"pandas": _CLASSES, "pandas.arrays": _CLASSES}  # the same ones, as pandas 3 names them
 _PLAIN = {"builtins", "__builtin__", "_codecs", "collections", "copyreg", "numpy", "pandas", "scipy"}
 # Parts of scikit-learn in which nothing predicts, but for what a pipeline of them ends with, and one.
 _PREPARE = tuple(
@@ -107,8 +113,8 @@ class _Tables:
     def find_class(self, module: str, name: str) -> Any:
         if name not in _ALLOWED.get(module, "").split():
             raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array and no table")
-        if name == "memmap":  # who makes one opens a file of any name, and may write to it: it is a plain array here
-            return np.ndarray
+        if name in _REPLACED:
+            return _REPLACED[name]
         return super().find_class(module, name)  # type: ignore[misc]
 
     def persistent_load(self, pid: Any) -> NoReturn:
@@ -208,6 +214,26 @@ class _StandIn:
     def append(self, value: Any) -> None: ...
 
     add = append
+
+
+def _arrow_column(data: tuple[Any, ...]) -> Any:
+    """Text or numbers as Arrow holds them, made of what a pickle says of them and checked, which Arrow does not do when
+    it unpickles: lengths and offsets that say too much would have it read memory that is not the column's."""
+    import pyarrow  # where pandas has saved with it
+
+    kind, rows, _, offset, buffers, *_ = data
+    if not (pyarrow.types.is_primitive(kind) or kind in (pyarrow.string(), pyarrow.large_string())):
+        raise pickle.UnpicklingError(f"it holds a column of {kind}")
+    if offset < 0:  # the one thing that Arrow's own check leaves out
+        raise pickle.UnpicklingError("it holds a column that begins before its memory does")
+    parts = [None if buffer is None else pyarrow.py_buffer(buffer) for buffer in buffers]
+    column = pyarrow.Array.from_buffers(kind, rows, parts, offset=offset)
+    column.validate(full=True)
+    return column
+
+
+# Who makes a memmap opens a file of any name, and may write to it: it is a plain array here.
+_REPLACED = {"memmap": np.ndarray, "_restore_array": _arrow_column, "py_buffer": bytes}
 
 
 class _Models(_Tables):
@@ -333,7 +359,7 @@ def _varies(table: pd.DataFrame) -> bool:
 
 def _as_numbers(column: pd.Series) -> pd.Series:
     if not pd.api.types.is_bool_dtype(column) and not pd.api.types.is_numeric_dtype(column):
-        if not isinstance(column.dtype, pd.CategoricalDtype) and column.dtype != object and column.dtype != "str":
+        if not isinstance(column.dtype, (pd.CategoricalDtype, pd.StringDtype)) and column.dtype != object:
             return pd.Series(np.nan, index=column.index)  # dates and the like
         column = pd.to_numeric(column, errors="coerce")
     if pd.api.types.is_complex_dtype(column):  # scikit-learn fits none

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import pytest_asyncio
 
@@ -30,15 +32,28 @@ pd.DataFrame({"id": [7, 8]}).to_csv("test.csv", index=False)
 TEST_ROWS = 2
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sandbox():
-    box = make_sandbox(SandboxConfig(disk_mb=32))
+@contextlib.asynccontextmanager
+async def started(packages=None):
+    box = make_sandbox(SandboxConfig(disk_mb=32), packages)
     try:
         await box.start()
     except SandboxUnavailable as error:
         pytest.skip(str(error))
     yield box
     await box.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox():
+    async with started() as box:
+        yield box
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def with_arrow():
+    pytest.importorskip("pyarrow")
+    async with started(["pandas", "scikit-learn", "pyarrow"]) as box:
+        yield box
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -66,10 +81,11 @@ async def inspected(sandbox, code):
         "X, Z = sparse.csr_matrix(X.astype(float)), sparse.csr_matrix(Z.astype(float))",
         "X, Z = X.values.tolist(), Z.values.tolist()",
         "X['age'], Z['age'] = X['age'].astype(str).astype('category'), Z['age'].astype(str)",
+        "X['age'], Z['age'] = X['age'].astype('string'), Z['age'].astype('string')",
         "y = y.to_frame()",
         "X.columns = Z.columns = range(3)",
     ],
-    ids=["frames", "arrays", "sparse", "lists", "numbers as words", "labels in a frame", "columns without names"],
+    ids=["frames", "arrays", "sparse", "lists", "numbers as words", "as strings", "labels in a frame", "no names"],
 )
 async def test_features_that_can_be_fitted_have_no_fault(sandbox, code):
     said = await inspected(sandbox, code)
@@ -84,6 +100,8 @@ async def test_features_that_can_be_fitted_have_no_fault(sandbox, code):
         ("X['age'] = X['age'] + 1j", ["X_train.pkl: not numbers: age"]),
         ("X['age'] = pd.Series([1j] * 3, dtype=object)", ["X_train.pkl: not numbers: age"]),
         ("Z['age'] = pd.Timestamp('2026-01-01')", ["X_test.pkl: not numbers: age"]),
+        ("Z['age'] = pd.array(['5', None], dtype='string')", ["X_test.pkl: gaps: age"]),
+        ("Z['age'] = pd.array(['5', 'x'], dtype='string')", ["X_test.pkl: not numbers: age"]),
         ("Z.loc[0, 'floor'] = None", ["X_test.pkl: gaps: floor"]),
         ("X.loc[0, 'floor'] = np.inf", ["X_train.pkl: gaps: floor"]),
         ("y[1] = None", ["y_train.pkl: gaps: 0"]),
@@ -97,7 +115,7 @@ async def test_features_that_can_be_fitted_have_no_fault(sandbox, code):
         ("y = None", ["y_train.pkl: unreadable: no table, but None"]),
         ("Z = Z.rename(columns={'age': 'years'})", ["X_test.pkl: columns: years"]),
         ("y[:] = 'gas'", ["y_train.pkl: nothing to learn: all rows are alike"]),
-        ("X[:], Z[:] = 0, 0", ["X_train.pkl: nothing to learn: all rows are alike"]),
+        ("X, Z = X * 0, Z * 0", ["X_train.pkl: nothing to learn: all rows are alike"]),
         ("X, Z = X[[]], Z[[]]", ["X_train.pkl: nothing to learn: all rows are alike"]),
         ("Z = Z[['age', 'floor', 'lift']]", ["X_test.pkl: columns: in another order than in X_train.pkl"]),
     ],
@@ -267,6 +285,49 @@ y = pd.Series([1, 2, 3], index=pd.date_range("2026-01-01", periods=3, freq="D"),
             == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
         )
         await workspace.close()
+
+
+async def test_columns_that_arrow_holds_are_looked_at_like_others(with_arrow):
+    code = """
+X["fuel"] = Z["fuel"] = pd.Series(["gas", "oil", "gas"], dtype="string[pyarrow]")
+X["words"] = Z["words"] = pd.Series(["1", "2", "3"], dtype="string[pyarrow]")
+X["age"] = Z["age"] = pd.Series([30, None, 50], dtype="int64[pyarrow]")
+y = pd.Series([True, False, True], index=pd.Index(["a", "b", "c"], dtype="string[pyarrow]"), dtype="bool[pyarrow]")
+"""
+    said = await inspected(with_arrow, code)
+    names = ("X_train.pkl", "X_test.pkl")
+    assert said.splitlines() == [f"{name}: {fault}" for name in names for fault in ("not numbers: fuel", "gaps: age")]
+
+
+ARROW = """
+import pyarrow
+def column(rows, offset, *buffers):
+    call = Call(pyarrow.lib._restore_array, (KIND, rows, 0, offset, [each and pyarrow.py_buffer(each) for each in buffers], [], None))
+    class Odd(pd.DataFrame):
+        def __reduce__(self): return Call(pd.DataFrame, {"a": call}).made
+    pickle.dump(Odd(), open("X_test.pkl", "wb"))
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "KIND = pyarrow.int64(); column(1000, 0, None, bytes(8))",
+        "KIND = pyarrow.int64(); column(1, -1000, None, bytes(8))",
+        "KIND = pyarrow.string(); column(1, 0, None, np.array([0, 2**30], dtype='i4').tobytes(), b'gas')",
+        "KIND = pyarrow.string(); column(1, 0, None, np.array([-9, 3], dtype='i4').tobytes(), b'gas')",
+        "KIND = pyarrow.list_(pyarrow.int64()); column(1, 0, None, bytes(8))",
+    ],
+    ids=["too many", "before its memory", "text beyond it", "text before it", "lists"],
+)
+async def test_what_a_pickle_says_of_arrows_memory_is_not_believed(with_arrow, code):
+    workspace = await with_arrow.open({})
+    made = await workspace.run(FIT + SAVE + EVIL + ARROW + code)
+    assert made.state == "ok", made.stderr
+    faults = read_faults(await inspect_features(workspace, TEST_ROWS))
+    await workspace.close()
+    assert [(fault.file, fault.category) for fault in faults] == [("X_test.pkl", "unreadable")], faults
+    assert faults[0].detail.startswith(("ArrowInvalid", "UnpicklingError: it holds")), faults
 
 
 @pytest.mark.parametrize(
