@@ -174,6 +174,36 @@ async def test_the_end_is_that_of_an_interpreter(workspace):
     assert await workspace.read("left_open.txt") == b"flushed at exit"
 
 
+@pytest.mark.parametrize(
+    ("code", "state", "stdout"),
+    [
+        ("with open('log', 'w') as sys.stdout: print('logged')", "ok", ""),
+        ("print('said'); sys.stdout = None", "ok", "said\n"),
+        ("print('said'); del sys.stdout", "ok", "said\n"),
+        ("sys.stdout.close()", "ok", ""),
+        ("print('said'); sys.stderr.close()", "ok", "said\n"),
+        ("kept, sys.stdout = sys.stdout, open('log', 'w'); kept.write('said')", "ok", "said"),
+        ("sys.stdout = types.SimpleNamespace(write=sys.stdout.write); print('said')", "error", "said\n"),
+    ],
+)
+async def test_output_that_code_has_closed_or_replaced_ends_as_an_interpreters(workspace, code, state, stdout):
+    execution = await workspace.run(f"import sys, types\n{code}")
+    assert (execution.state, execution.stdout) == (state, stdout), execution
+
+
+async def test_an_error_is_told_where_no_output_is_left(workspace):
+    execution = await workspace.run("import sys\nsys.stdout = None\n1 / 0")
+    assert (execution.state, execution.exit_code) == ("error", 1)
+    assert execution.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+async def test_what_a_module_of_the_code_has_written_is_in_its_file(workspace):
+    made = "open('helper.py', 'w').write('file = open(\"kept.txt\", \"w\")')"
+    execution = await workspace.run(f"{made}\nimport helper\nhelper.file.write('flushed')")
+    assert execution.state == "ok", execution
+    assert await workspace.read("kept.txt") == b"flushed"
+
+
 async def test_classes_of_main_can_be_pickled(workspace):
     code = (
         "import pickle\n"
