@@ -204,6 +204,18 @@ async def test_what_a_module_of_the_code_has_written_is_in_its_file(workspace):
     assert await workspace.read("kept.txt") == b"flushed"
 
 
+async def test_a_thread_that_waits_at_a_pipe_keeps_no_program_from_its_end(workspace):
+    code = """
+        import builtins, os, threading, time
+        builtins.pipe = [os.fdopen(fd, mode) for fd, mode in zip(os.pipe(), ("rb", "wb"))]
+        threading.Thread(target=lambda: builtins.pipe[1].write(bytes(1 << 20)), daemon=True).start()
+        time.sleep(0.5)
+        print("done")
+    """
+    execution = await workspace.run(textwrap.dedent(code), timeout_s=20.0)
+    assert (execution.state, execution.stdout) == ("ok", "done\n"), execution
+
+
 async def test_classes_of_main_can_be_pickled(workspace):
     code = (
         "import pickle\n"

@@ -175,4 +175,6 @@ def _flush_kept() -> None:
         for kept in gc.get_objects():
             if type(kept) in _BUFFERED:
                 with contextlib.suppress(OSError, ValueError):
-                    kept.flush()
+                    # At another pipe a thread of the code may wait for ever, and keep everybody from what it writes to.
+                    if kept.fileno() in (1, 2) or kept.seekable():
+                        kept.flush()
