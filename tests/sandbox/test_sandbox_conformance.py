@@ -197,6 +197,14 @@ async def test_an_error_is_told_where_no_output_is_left(workspace):
     assert execution.stderr.endswith("ZeroDivisionError: division by zero\n")
 
 
+async def test_of_calls_in_calls_beyond_all_depth_the_last_are_told_as_by_an_interpreter(workspace):
+    code = "import sys\nsys.setrecursionlimit(10_000)\ndef f(n): return 1 / n + f(n - 1)\nf(5_000)"
+    execution = await workspace.run(code)
+    assert (execution.state, execution.exit_code) == ("error", 1), execution
+    assert execution.stderr.endswith("ZeroDivisionError: division by zero\n")
+    assert "line repeated 997 more times]" in execution.stderr and "<module>" not in execution.stderr
+
+
 async def test_what_a_module_of_the_code_has_written_is_in_its_file(workspace):
     made = "open('helper.py', 'w').write('file = open(\"kept.txt\", \"w\")')"
     execution = await workspace.run(f"{made}\nimport helper\nhelper.file.write('flushed')")

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 FILE_NAME = "main.py"
 _NO_FILE = "/dev/null/main.py"  # there can be none
+_MOST_FRAMES = -1000  # the last ones, as an interpreter prints them; a million, which code may allow, take minutes
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -117,13 +118,17 @@ def _report(error: BaseException) -> None:
     with contextlib.suppress(Exception):  # the code may have closed it, or put something else in its place
         sys.stdout.flush()
     if sys.excepthook is sys.__excepthook__:
-        traceback.print_exception(error)
+        _print(error)
         return
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as broken:  # noqa: BLE001  the code's own hook failed: it is printed with the first error
         _forget_first_frame(broken)
-        traceback.print_exception(broken)
+        _print(broken)
+
+
+def _print(error: BaseException) -> None:
+    traceback.print_exception(error, limit=getattr(sys, "tracebacklimit", _MOST_FRAMES))
 
 
 def _report_of_thread(args: threading.ExceptHookArgs) -> None:
