@@ -174,6 +174,56 @@ async def test_the_end_is_that_of_an_interpreter(workspace):
     assert await workspace.read("left_open.txt") == b"flushed at exit"
 
 
+@pytest.mark.parametrize(
+    ("code", "state", "stdout"),
+    [
+        ("with open('log', 'w') as sys.stdout: print('logged')", "ok", ""),
+        ("print('said'); sys.stdout = None", "ok", "said\n"),
+        ("print('said'); del sys.stdout", "ok", "said\n"),
+        ("sys.stdout.close()", "ok", ""),
+        ("print('said'); sys.stderr.close()", "ok", "said\n"),
+        ("kept, sys.stdout = sys.stdout, open('log', 'w'); kept.write('said')", "ok", "said"),
+        ("sys.stdout = types.SimpleNamespace(write=sys.stdout.write); print('said')", "error", "said\n"),
+    ],
+)
+async def test_output_that_code_has_closed_or_replaced_ends_as_an_interpreters(workspace, code, state, stdout):
+    execution = await workspace.run(f"import sys, types\n{code}")
+    assert (execution.state, execution.stdout) == (state, stdout), execution
+
+
+async def test_an_error_is_told_where_no_output_is_left(workspace):
+    execution = await workspace.run("import sys\nsys.stdout = None\n1 / 0")
+    assert (execution.state, execution.exit_code) == ("error", 1)
+    assert execution.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+async def test_of_calls_in_calls_beyond_all_depth_the_last_are_told_as_by_an_interpreter(workspace):
+    code = "import sys\nsys.setrecursionlimit(10_000)\ndef f(n): return 1 / n + f(n - 1)\nf(5_000)"
+    execution = await workspace.run(code)
+    assert (execution.state, execution.exit_code) == ("error", 1), execution
+    assert execution.stderr.endswith("ZeroDivisionError: division by zero\n")
+    assert "line repeated 997 more times]" in execution.stderr and "<module>" not in execution.stderr
+
+
+async def test_what_a_module_of_the_code_has_written_is_in_its_file(workspace):
+    made = "open('helper.py', 'w').write('file = open(\"kept.txt\", \"w\")')"
+    execution = await workspace.run(f"{made}\nimport helper\nhelper.file.write('flushed')")
+    assert execution.state == "ok", execution
+    assert await workspace.read("kept.txt") == b"flushed"
+
+
+async def test_a_thread_that_waits_at_a_pipe_keeps_no_program_from_its_end(workspace):
+    code = """
+        import builtins, os, threading, time
+        builtins.pipe = [os.fdopen(fd, mode) for fd, mode in zip(os.pipe(), ("rb", "wb"))]
+        threading.Thread(target=lambda: builtins.pipe[1].write(bytes(1 << 20)), daemon=True).start()
+        time.sleep(0.5)
+        print("done")
+    """
+    execution = await workspace.run(textwrap.dedent(code), timeout_s=20.0)
+    assert (execution.state, execution.stdout) == ("ok", "done\n"), execution
+
+
 async def test_classes_of_main_can_be_pickled(workspace):
     code = (
         "import pickle\n"

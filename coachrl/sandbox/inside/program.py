@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import gc
 import io
 import linecache
@@ -25,6 +26,8 @@ from typing import Any, NoReturn
 
 FILE_NAME = "main.py"
 _NO_FILE = "/dev/null/main.py"  # there can be none
+_MOST_FRAMES = -1000  # the last ones, as an interpreter prints them; a million, which code may allow, take minutes
+_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def run_and_exit(code: str) -> NoReturn:
@@ -112,15 +115,20 @@ def _exit_code(code: object) -> int:
 
 def _report(error: BaseException) -> None:
     _forget_first_frame(error)
-    sys.stdout.flush()
+    with contextlib.suppress(Exception):  # the code may have closed it, or put something else in its place
+        sys.stdout.flush()
     if sys.excepthook is sys.__excepthook__:
-        traceback.print_exception(error)
+        _print(error)
         return
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as broken:  # noqa: BLE001  the code's own hook failed: it is printed with the first error
         _forget_first_frame(broken)
-        traceback.print_exception(broken)
+        _print(broken)
+
+
+def _print(error: BaseException) -> None:
+    traceback.print_exception(error, limit=getattr(sys, "tracebacklimit", _MOST_FRAMES))
 
 
 def _report_of_thread(args: threading.ExceptHookArgs) -> None:
@@ -145,11 +153,33 @@ def _finish(main: types.ModuleType, exit_code: int) -> int:
         atexit._run_exitfuncs()
         main.__dict__.clear()
         gc.collect()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
     except SystemExit as error:
         return _exit_code(error.code)
     except BaseException:  # noqa: BLE001  an exit handler of the code failed: an interpreter prints it and goes on
         traceback.print_exc()
         return exit_code or 120
     return exit_code
+
+
+def _flush() -> None:
+    """An error of what the code has put in the place of its streams is one of the code's. None of them, and a closed
+    one, is no error."""
+    try:
+        for stream in (getattr(sys, name, None) for name in ("stdout", "stderr")):
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+    finally:
+        _flush_kept()
+
+
+def _flush_kept() -> None:
+    """What was written to files that others than the code's globals still hold: modules of its own, and the streams in
+    whose place it has put others."""
+    with contextlib.suppress(MemoryError):
+        for kept in gc.get_objects():
+            if type(kept) in _BUFFERED:
+                with contextlib.suppress(OSError, ValueError):
+                    # At another pipe a thread of the code may wait for ever, and keep everybody from what it writes to.
+                    if kept.fileno() in (1, 2) or kept.seekable():
+                        kept.flush()

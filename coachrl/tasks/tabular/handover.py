@@ -19,7 +19,9 @@ FEATURES = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
 MODEL = "model.pkl"
 NO_MODEL = "cannot predict"
 SYMPTOMS = {
-    "unreadable": re.compile(r"pickl|UnpicklingError|EOFError|ModuleNotFoundError|Can't get attribute"),
+    "unreadable": re.compile(
+        r"pickl|UnpicklingError|EOFError|ModuleNotFoundError|Can't get attribute|Expected (?:2D array|a 2-dim)"
+    ),
     "not numbers": re.compile(
         r"could not convert|float\(\) argument|not supported between instances of '?str|Complex data not supported"
     ),

@@ -324,6 +324,9 @@ def _table(name: str) -> pd.DataFrame | None:
         return None
     if isinstance(value, pd.DataFrame):
         return value
+    if name.startswith("X_") and getattr(value, "ndim", 2) == 1:
+        _say(name, "unreadable", f"no table, but one column ({type(value).__name__})")
+        return None
     try:
         return pd.DataFrame(value.toarray() if sparse.issparse(value) else value)
     except MemoryError:
@@ -338,13 +341,16 @@ def _check_values(name: str, table: pd.DataFrame) -> None:
     text, gaps = [], []
     for column, values in table.items():  # two columns may have one name
         gap = np.asarray(values.isna())
-        if name.startswith("X_"):  # labels may be words
+        if name.startswith("X_") or pd.api.types.is_float_dtype(values):  # labels may be words
             numbers = np.asarray(_as_numbers(values))
             if (np.isnan(numbers) & ~gap).any():
                 text.append(column)
             gap = gap | np.isinf(numbers)
         if gap.any():
             gaps.append(column)
+    odd = [column for column in table if type(column) is not str]
+    if name.startswith("X_") and 0 < len(odd) < table.shape[1]:  # scikit-learn takes either, and no mixture
+        _say(name, "columns", f"names that are text, and {_listed(odd)}")
     _say_names(name, "not numbers", text)
     _say_names(name, "gaps", gaps)
 
