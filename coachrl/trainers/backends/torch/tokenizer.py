@@ -18,7 +18,8 @@ from coachrl.trainers.backends.torch.models import files_state, read_config, why
 
 _MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
 _DELIMITER = re.compile(r"(?!.*th(?:ink|ought))\S*[^\w\s]\S*", re.IGNORECASE)  # no word, no blank, no tag of thoughts
-_WRITTEN_OUT = re.compile(r"<\|\w+\|>|\[/?[A-Z_]{2,}\]")  # <|user|> of Zephyr, [INST] of Mistral: several tokens
+# Of several tokens: <|user|> of Zephyr, [INST] of Mistral, <<SYS>> of Llama 2.
+_WRITTEN_OUT = re.compile(r"<\|\w+\|>|\[/?[A-Z_]{2,}\]|<</?SYS>>")
 
 
 class ChatTokenizer:
