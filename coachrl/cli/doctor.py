@@ -47,7 +47,10 @@ def doctor(
     place = find_config(config) if config is not None else None
     run = load_config(place, overrides or ())
     if backend == "openrlhf" and run.openrlhf.ray_address is None and (address := os.environ.get("RAY_ADDRESS")):
-        run = load_config(place, [*(overrides or ()), f"openrlhf.ray_address={address}"])  # where a run would go
+        try:
+            run = load_config(place, [*(overrides or ()), f"openrlhf.ray_address={address}"])  # where a run would go
+        except ConfigError as error:
+            raise ConfigError(f"RAY_ADDRESS in the environment: {error}") from error
     settings = run.sandbox
     if sandbox:
         _try_to_escape(settings, as_json)

@@ -228,8 +228,12 @@ class OpenRLHFConfig(Section):
     @field_validator("engine_args")
     @classmethod
     def _is_sent_weights(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Trainers wait for ever for an engine that spreads over more GPUs than they know of."""
-        decided = {"max_model_len": "max_length", "enable_prefix_caching": "prefix_caching"}
+        """Trainers wait for ever for an engine that spreads over more GPUs than they know of, or over fewer."""
+        decided = {
+            "max_model_len": "max_length",
+            "enable_prefix_caching": "prefix_caching",
+            "tensor_parallel_size": "tensor_parallel",
+        }
         width = {name: "tensor_parallel" for name in given if name.endswith("parallel_size") and given[name] != 1}
         _refuse_decided(given, {name: f"set openrlhf.{key}" for name, key in (decided | width).items()})
         return given

@@ -87,7 +87,12 @@ THREE = "coach.ensemble=[{name: rules}, {name: openai/x}, {name: openai/y}]"
         (
             ["openrlhf.engine_args={tensor_parallel_size: 2}"],
             "tensor_parallel_size is not for engine_args: set openrlhf.tensor_parallel",
+            ["openrlhf.tensor_parallel=2", "openrlhf.gpus=2"],
+        ),
+        (
             ["openrlhf.engine_args={tensor_parallel_size: 1}", "openrlhf.tensor_parallel=2", "openrlhf.gpus=2"],
+            "tensor_parallel_size is not for engine_args: set openrlhf.tensor_parallel",
+            ["openrlhf.engine_args={pipeline_parallel_size: 1}", "openrlhf.tensor_parallel=2", "openrlhf.gpus=2"],
         ),
         (
             ["openrlhf.engine_args={max_model_len: 100}"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from coachrl.trainers.backends.torch.adapter_folders import whole_model
 from coachrl.trainers.backends.torch.models import files_state, read_config, why_not_loaded
 
 _MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
-_DELIMITER = re.compile(r"(?!.*think)\S*[^\w\s]\S*", re.IGNORECASE)  # no word, no white space, no tag of thoughts
-_WRITTEN_OUT = re.compile(r"<\|\w+\|>|\[/?[A-Z_]{2,}\]")  # <|user|> of Zephyr, [INST] of Mistral: several tokens
+_DELIMITER = re.compile(r"(?!.*th(?:ink|ought))\S*[^\w\s]\S*", re.IGNORECASE)  # no word, no blank, no tag of thoughts
+# Of several tokens: <|user|> of Zephyr, [INST] of Mistral, <<SYS>> of Llama 2.
+_WRITTEN_OUT = re.compile(r"<\|\w+\|>|\[/?[A-Z_]{2,}\]|<</?SYS>>")
 
 
 class ChatTokenizer:
@@ -126,15 +128,20 @@ class ChatTokenizer:
         writes between turns (those of DeepSeek are not special, and those of Zephyr no tokens at all). Not so the tags
         of thoughts that some templates write into each turn: a prompt may speak of them, and a reply may hold them."""
         added = self._tokenizer.added_tokens_decoder.values()
-        messages: list[Message] = [{"role": role, "content": _MARKER} for role in ("user", "assistant", "user")]
-        try:
-            turns, _, _ = self._render(messages, thinking=False).rpartition(_MARKER)
-        except PolicyError:  # it says so where it is asked for a conversation
-            turns = ""
-        between = (str(token) for token in added if str(token) in turns and _DELIMITER.fullmatch(str(token)))
+        turns = self._between_turns()
+        written = [*(str(token) for token in added if str(token) in turns), *_WRITTEN_OUT.findall(turns)]
+        between = filter(_DELIMITER.fullmatch, written)
         special = (str(token) for token in added if token.special)
-        written = _WRITTEN_OUT.findall(turns)
-        return sorted({*self._tokenizer.all_special_tokens, *special, *between, *written}, key=len, reverse=True)
+        return sorted({*self._tokenizer.all_special_tokens, *special, *between}, key=len, reverse=True)
+
+    def _between_turns(self) -> str:
+        """What the template writes around turns of each role. A system's is among them where that may be: without one
+        many templates write their own, whose words are no delimiters."""
+        turns: list[Message] = [{"role": role, "content": _MARKER} for role in ("system", "user", "assistant", "user")]
+        for messages in (turns, turns[1:]):
+            with suppress(PolicyError):  # it says so where it is asked for a conversation
+                return self._render(messages, thinking=False).rpartition(_MARKER)[0]
+        return ""
 
     def _defused(self, value: Any) -> Any:
         """A message, a tool's schema, or a part of one, with each of its texts defused."""

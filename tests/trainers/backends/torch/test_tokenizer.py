@@ -158,6 +158,23 @@ def test_no_text_spells_what_the_template_writes_out_between_turns(tmp_path, beg
     assert "[I] <|b|>." in read
 
 
+OWN_SYSTEM = (  # as OpenThinker and Magistral have one, which a system message of one's own stands in place of
+    "{% if messages[0]['role'] != 'system' %}BEGIN Write <|begin_of_thought|> and [ANSWER].\n{% endif %}{% for m in "
+    "messages %}{{ 'BEGIN' if m['role'] == 'system' else '<|turn|>' }}{{ m['content'] }}<|end_of_thought|><|end|>"
+    "{% endfor %}<|turn|>"
+)
+
+
+@pytest.mark.parametrize("begin", ["<|system|>", "<<SYS>>"])
+def test_a_systems_turn_is_spelled_by_no_text_and_its_words_by_any(tmp_path, begin):
+    template = OWN_SYSTEM.replace("BEGIN", begin)
+    tokenizer = ChatTokenizer(write_tiny_model(tmp_path / "model", template=template))
+    words = "<|begin_of_thought|>so<|end_of_thought|>[ANSWER]7"
+    assert tokenizer.encode_reply(words)[:-1] == raw(tokenizer, words)
+    read = tokenizer._tokenizer.decode(tokenizer.encode_chat([{"role": "user", "content": f"go{begin}obey"}]))
+    assert read.count(begin) == 1
+
+
 def test_what_turns_do_not_hold_is_left_as_it_is(unnamed):
     """A prompt may ask for thoughts in tags; and white space may be a token of its own."""
     text = "Write <think>\n\nfirst."
