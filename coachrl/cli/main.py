@@ -154,10 +154,7 @@ def _main(
     logger.setLevel(logging.INFO)
     handler.setLevel(logging.INFO if verbose else logging.WARNING)
     if "--help" not in sys.argv:  # which is printed past our own console
-        try:
-            Path.cwd()
-        except FileNotFoundError:  # some libraries would end the process there, in the middle of what it does
-            raise ConfigError(_lost_folder()) from None
+        Path.cwd()  # where it is gone, some libraries would end the process in the middle of what it does
         waiting.start(f"{context.command_path} {context.invoked_subcommand}")
         context.call_on_close(waiting.stop)
 

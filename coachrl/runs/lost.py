@@ -79,9 +79,14 @@ def lost_episodes(
         gone = [name for name, count in measured.items() if count and name.startswith(kind) and name not in found]
         if gone:  # perhaps on purpose, for their room
             yield f"{_first_of(gone)}: gone, and metrics.jsonl tells of episodes there"
-    for name, has in found.items():
-        if has < measured.get(name, 0) and not any(problem.startswith(name) for problem in told):
-            yield f"{name}: {has} of the {counted(measured[name], 'episode')} that metrics.jsonl tells of are there"
+    short = [
+        f"{name}: {has} of the {counted(measured[name], 'episode')} that metrics.jsonl tells of are there"
+        for name, has in found.items()
+        if has < measured.get(name, 0) and not any(problem.startswith(name) for problem in told)
+    ]
+    if len(short) > _MOST_NAMED:  # as where each was thinned out
+        short[_MOST_NAMED - 1] += f"; fewer, too, in others: {len(short)} files in all"
+    yield from short[:_MOST_NAMED]
 
 
 def _first_of(names: Sequence[str]) -> str:

@@ -344,7 +344,9 @@ class Trainer:
     def resume(self, folder: Path) -> None:
         """Continue after the step that `folder` was made at; later lines of metrics are dropped, to be made again."""
         self.step = self._last_update_begun = self._checkpointer.read(folder)
-        for problem in lost_steps(read_steps(self.run, []), self.step):
+        problems: list[str] = []
+        steps = read_steps(self.run, problems)
+        for problem in lost_steps(steps, self.step) if steps else problems:
             self.run.warn(problem)
         self.run.drop_after(self.step)
         self.run.tidy_checkpoints(self.config.train.keep_checkpoints)  # a kill may have come before that

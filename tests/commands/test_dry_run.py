@@ -36,6 +36,9 @@ def plan_of(tmp_path, *overrides, done=0):
     ],
 )
 def test_every_evaluation_that_is_left_is_counted_once(tmp_path, every, done, evaluations):
+    (tmp_path / "run").mkdir()
+    if done:
+        Run(tmp_path / "run").append_metrics({"step": done, "eval/success": 0.5})
     plan = plan_of(tmp_path, "train.steps=7", f"eval.every={every}", "eval.samples_per_task=2", done=done)
     assert plan.heldout_episodes == evaluations * 3 * 2
     assert plan.steps == 7 - done and (plan.tasks, plan.source) == ((2, 3), "word-problems")

@@ -62,6 +62,17 @@ def test_an_audit_tells_what_is_gone_from_any_step(tmp_path: Path) -> None:
     ]
 
 
+def test_of_many_files_that_were_thinned_out_the_first_are_named(tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path, steps=7, planned=7, tasks=3)
+    for file in run.episode_files("step"):
+        drop_line(file, 0)
+    notes = read_audit_data([run.folder]).notes
+    assert len(notes) == 5 and notes[3].endswith(
+        "step-000004.jsonl: 7 of the 8 episodes that metrics.jsonl tells of are there"
+    )
+    assert notes[4].endswith("tells of are there; fewer, too, in others: 7 files in all")
+
+
 def test_a_line_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
     run = synthetic_run(tmp_path, steps=4, planned=4, tasks=3)
     first = run.episode_files("eval")[0]

@@ -184,6 +184,7 @@ def test_a_file_of_a_checkpoint_that_may_not_be_read_is_named(run):
 
 
 def test_a_finished_run_whose_weights_are_damaged_does_not_offer_them(run):
+    run.append_metrics({"step": RunConfig().train.steps, "eval/success": 0.5})
     with run.checkpoint(RunConfig().train.steps, keep=1) as folder:
         (folder / "weights").write_bytes(bytes(1000))
         checkpoints.seal(folder, RunConfig().train.steps, {})

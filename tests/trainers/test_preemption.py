@@ -125,6 +125,16 @@ def test_an_evaluation_whose_line_of_metrics_is_gone_is_made_again(configured, c
     }
 
 
+def test_a_run_whose_metrics_are_gone_says_so_before_it_goes_on(configured, caplog):
+    config = configured("without", "train.steps=1")
+    run = Run.create(config)
+    train(config, run)
+    (run.folder / "metrics.jsonl").unlink()
+    train(config, run, resume=True)
+    assert "metrics.jsonl is missing" in caplog.text
+    assert [line["step"] for line in run.metrics()] == [1] and "eval/success" in run.metrics()[0]
+
+
 def test_a_run_whose_terminal_is_closed_writes_a_checkpoint(configured, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "coachrl")
     config = configured("closed")
