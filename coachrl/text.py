@@ -195,7 +195,7 @@ def redacted(text: str, secrets: Mapping[str, str]) -> str:
 
 def whole_characters(text: str) -> str:
     """`text` with U+FFFD for halves of characters, which JSON can spell, and which nothing can be sent or kept with."""
-    return _HALF_CHARACTER.sub("\ufffd", text)
+    return text if text.isascii() else _HALF_CHARACTER.sub("\ufffd", text)  # of most text this is known at once
 
 
 def _spelled(character: str) -> str:

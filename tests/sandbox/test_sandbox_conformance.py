@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import textwrap
 
 import pytest
@@ -184,6 +185,12 @@ async def test_the_end_is_that_of_an_interpreter(workspace):
         ("print('said'); sys.stderr.close()", "ok", "said\n"),
         ("kept, sys.stdout = sys.stdout, open('log', 'w'); kept.write('said')", "ok", "said"),
         ("sys.stdout = types.SimpleNamespace(write=sys.stdout.write); print('said')", "error", "said\n"),
+        (
+            "kept = sys.stdout\nclass Out:\n write = kept.write\n def flush(self): kept.flush()\n"
+            "sys.stdout = Out(); print('said')",
+            "ok",
+            "said\n",
+        ),
     ],
 )
 async def test_output_that_code_has_closed_or_replaced_ends_as_an_interpreters(workspace, code, state, stdout):
@@ -192,23 +199,39 @@ async def test_output_that_code_has_closed_or_replaced_ends_as_an_interpreters(w
 
 
 async def test_an_error_is_told_where_no_output_is_left(workspace):
-    execution = await workspace.run("import sys\nsys.stdout = None\n1 / 0")
-    assert (execution.state, execution.exit_code) == ("error", 1)
-    assert execution.stderr.endswith("ZeroDivisionError: division by zero\n")
+    for code in ("sys.stdout = None", "class Out:\n def flush(self): raise KeyboardInterrupt\nsys.stdout = Out()"):
+        execution = await workspace.run(f"import sys\n{code}\n1 / 0")
+        assert execution.state == "error", execution
+        assert "ZeroDivisionError: division by zero\n" in execution.stderr
 
 
 async def test_of_calls_in_calls_beyond_all_depth_the_last_are_told_as_by_an_interpreter(workspace):
-    code = "import sys\nsys.setrecursionlimit(10_000)\ndef f(n): return 1 / n + f(n - 1)\nf(5_000)"
-    execution = await workspace.run(code)
+    code = "import sys, threading\nsys.setrecursionlimit(10_000)\ndef f(n): return 1 / n + f(n - 1)\n"
+    execution = await workspace.run(f"{code}f(5_000)")
     assert (execution.state, execution.exit_code) == ("error", 1), execution
+    in_thread = await workspace.run(f"{code}threading.Thread(target=f, args=(5_000,)).start()")
+    for told in (execution.stderr, in_thread.stderr):
+        assert told.endswith("ZeroDivisionError: division by zero\n")
+        assert "line repeated 997 more times]" in told and "<module>" not in told
+
+
+@pytest.mark.parametrize(("limit", "told"), [("1", ["f"]), ("0", []), ("-1", []), ("'all'", ["<module>", "f"])])
+async def test_as_many_calls_are_told_as_code_has_asked_for(workspace, limit, told):
+    execution = await workspace.run(f"import sys\nsys.tracebacklimit = {limit}\ndef f(): 1 / 0\nf()")
+    assert re.findall(r"line \d+, in (\S+)", execution.stderr) == told, execution
     assert execution.stderr.endswith("ZeroDivisionError: division by zero\n")
-    assert "line repeated 997 more times]" in execution.stderr and "<module>" not in execution.stderr
 
 
 async def test_what_a_module_of_the_code_has_written_is_in_its_file(workspace):
     made = "open('helper.py', 'w').write('file = open(\"kept.txt\", \"w\")')"
     execution = await workspace.run(f"{made}\nimport helper\nhelper.file.write('flushed')")
     assert execution.state == "ok", execution
+    assert await workspace.read("kept.txt") == b"flushed"
+
+
+async def test_what_is_destroyed_together_with_its_file_is_written_to_it(workspace):
+    code = "class Log:\n file = open('kept.txt', 'w')\nLog.file.write('flushed')"
+    assert (await workspace.run(code)).state == "ok"
     assert await workspace.read("kept.txt") == b"flushed"
 
 

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 FILE_NAME = "main.py"
 _NO_FILE = "/dev/null/main.py"  # there can be none
-_MOST_FRAMES = -1000  # the last ones, as an interpreter prints them; a million, which code may allow, take minutes
+_MOST_FRAMES = 1000  # the last ones, as an interpreter prints them; a million, which code may allow, take minutes
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -115,7 +115,7 @@ def _exit_code(code: object) -> int:
 
 def _report(error: BaseException) -> None:
     _forget_first_frame(error)
-    with contextlib.suppress(Exception):  # the code may have closed it, or put something else in its place
+    with contextlib.suppress(BaseException):  # the code may have closed it, or put something else in its place
         sys.stdout.flush()
     if sys.excepthook is sys.__excepthook__:
         _print(error)
@@ -127,8 +127,9 @@ def _report(error: BaseException) -> None:
         _print(broken)
 
 
-def _print(error: BaseException) -> None:
-    traceback.print_exception(error, limit=getattr(sys, "tracebacklimit", _MOST_FRAMES))
+def _print(error: BaseException | None) -> None:
+    most = getattr(sys, "tracebacklimit", None)
+    traceback.print_exception(error, limit=-max(most, 0) if isinstance(most, int) else -_MOST_FRAMES)
 
 
 def _report_of_thread(args: threading.ExceptHookArgs) -> None:
@@ -138,7 +139,7 @@ def _report_of_thread(args: threading.ExceptHookArgs) -> None:
         return
     name = threading.get_ident() if args.thread is None else args.thread.name
     print(f"Exception in thread {name}:", file=sys.stderr)  # noqa: T201
-    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
+    _print(args.exc_value)
 
 
 def _forget_first_frame(error: BaseException) -> None:
@@ -151,9 +152,13 @@ def _finish(main: types.ModuleType, exit_code: int) -> int:
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-        main.__dict__.clear()
-        gc.collect()
-        _flush()
+        try:
+            _flush_streams()
+        finally:
+            _flush_kept()  # of what is collected together, a file may be closed before what writes to it is flushed
+            main.__dict__.clear()
+            gc.collect()
+            _flush_kept()  # what was written as the rest was destroyed
     except SystemExit as error:
         return _exit_code(error.code)
     except BaseException:  # noqa: BLE001  an exit handler of the code failed: an interpreter prints it and goes on
@@ -162,24 +167,21 @@ def _finish(main: types.ModuleType, exit_code: int) -> int:
     return exit_code
 
 
-def _flush() -> None:
-    """An error of what the code has put in the place of its streams is one of the code's. None of them, and a closed
-    one, is no error."""
-    try:
-        for stream in (getattr(sys, name, None) for name in ("stdout", "stderr")):
-            if stream is not None and not getattr(stream, "closed", False):
-                stream.flush()
-    finally:
-        _flush_kept()
+def _flush_streams() -> None:
+    """While the globals last, of which what the code has put in their place may make use: its errors are the code's.
+    None of them, and a closed one, is no error."""
+    for stream in (getattr(sys, name, None) for name in ("stdout", "stderr")):
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
 
 
 def _flush_kept() -> None:
-    """What was written to files that others than the code's globals still hold: modules of its own, and the streams in
-    whose place it has put others."""
+    """What was written to files that are still open: also those that others than the code's globals hold, modules of
+    its own, and the streams in whose place it has put others."""
     with contextlib.suppress(MemoryError):
         for kept in gc.get_objects():
             if type(kept) in _BUFFERED:
-                with contextlib.suppress(OSError, ValueError):
+                with contextlib.suppress(Exception):
                     # At another pipe a thread of the code may wait for ever, and keep everybody from what it writes to.
                     if kept.fileno() in (1, 2) or kept.seekable():
                         kept.flush()

@@ -72,7 +72,7 @@ _ALLOWED = {
     "pandas.core.indexes.base": "Index _new_Index",
     "pandas.core.indexes.category": "CategoricalIndex",
     "pandas.core.indexes.datetimes": "DatetimeIndex _new_DatetimeIndex",
-    "pandas.core.indexes.interval": "IntervalIndex",
+    "pandas.core.indexes.interval": "IntervalIndex _new_IntervalIndex",
     "pandas.core.indexes.multi": "MultiIndex",
     "pandas.core.indexes.period": "PeriodIndex _new_PeriodIndex",
     "pandas.core.indexes.range": "RangeIndex",

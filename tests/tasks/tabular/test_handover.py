@@ -84,8 +84,19 @@ async def inspected(sandbox, code):
         "X['age'], Z['age'] = X['age'].astype('string'), Z['age'].astype('string')",
         "y = y.to_frame()",
         "X.columns = Z.columns = range(3)",
+        "X.columns = Z.columns = pd.interval_range(0, 3)",
     ],
-    ids=["frames", "arrays", "sparse", "lists", "numbers as words", "as strings", "labels in a frame", "no names"],
+    ids=[
+        "frames",
+        "arrays",
+        "sparse",
+        "lists",
+        "numbers as words",
+        "as strings",
+        "labels in a frame",
+        "no names",
+        "spans",
+    ],
 )
 async def test_features_that_can_be_fitted_have_no_fault(sandbox, code):
     said = await inspected(sandbox, code)
