@@ -215,6 +215,13 @@ async def test_of_calls_in_calls_beyond_all_depth_the_last_are_told_as_by_an_int
         assert "line repeated 997 more times]" in told and "<module>" not in told
 
 
+async def test_two_functions_that_call_each_other_without_end_are_told_from_both_ends(workspace):
+    """All that an interpreter says of them is more than is kept, and why they ended would be lost."""
+    execution = await workspace.run("def even(n): return odd(n - 1)\ndef odd(n): return even(n - 1)\neven(10)")
+    assert (execution.state, execution.exit_code) == ("error", 1), execution
+    assert "in even" in execution.stderr and execution.stderr.endswith("maximum recursion depth exceeded\n")
+
+
 @pytest.mark.parametrize(("limit", "told"), [("1", ["f"]), ("0", []), ("-1", []), ("'all'", ["<module>", "f"])])
 async def test_as_many_calls_are_told_as_code_has_asked_for(workspace, limit, told):
     execution = await workspace.run(f"import sys\nsys.tracebacklimit = {limit}\ndef f(): 1 / 0\nf()")

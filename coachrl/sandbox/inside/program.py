@@ -27,6 +27,8 @@ from typing import Any, NoReturn
 FILE_NAME = "main.py"
 _NO_FILE = "/dev/null/main.py"  # there can be none
 _MOST_FRAMES = 1000  # the last ones, as an interpreter prints them; a million, which code may allow, take minutes
+# Characters. Two functions that call each other without end come to 120,000, and what the error is stands last.
+_MOST_TOLD = 12_000
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -129,7 +131,11 @@ def _report(error: BaseException) -> None:
 
 def _print(error: BaseException | None) -> None:
     most = getattr(sys, "tracebacklimit", None)
-    traceback.print_exception(error, limit=-max(most, 0) if isinstance(most, int) else -_MOST_FRAMES)
+    limit = -max(most, 0) if isinstance(most, int) else -_MOST_FRAMES
+    told = "".join(traceback.format_exception(error, limit=limit))
+    if len(told) > _MOST_TOLD:
+        told = f"{told[: _MOST_TOLD // 2]}\n[…]\n{told[-_MOST_TOLD // 2 :]}"
+    print(told, end="", file=sys.stderr)  # noqa: T201
 
 
 def _report_of_thread(args: threading.ExceptHookArgs) -> None:
