@@ -37,8 +37,8 @@ from coachrl.trainers.backends.torch.backend import pick_device, release_free_me
 from coachrl.trainers.backends.torch.compiled import compile_layers
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.torch.policy import DTYPES, TrainablePolicy, load_generator, load_model
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import SamplingParams, TrainSample
 
 NO_EOS: frozenset[int] = frozenset()  # every reply runs to its limit, so that each variant draws equally many tokens

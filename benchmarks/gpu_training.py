@@ -30,7 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 from coachrl.config import RunConfig
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
-from coachrl.trainers.backends.torch.models import model_folder
+from coachrl.trainers.backends.torch.models.sources import model_folder
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.types import TrainSample
 

@@ -33,8 +33,8 @@ from vllm import SamplingParams as VLLMSamplingParams
 from vllm.logprobs import FlatLogprobs
 from vllm.outputs import CompletionOutput, RequestOutput
 
-from coachrl.trainers.backends.openrlhf.cluster import connect
-from coachrl.trainers.backends.openrlhf.rollout.listener import Listening
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import connect
+from coachrl.trainers.backends.openrlhf.engines.listener import Listening
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.trainers.backends.vllm.replies import Reply, read_reply
 from coachrl.types import SamplingParams

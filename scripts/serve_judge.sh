@@ -43,7 +43,7 @@ fi
 
 name="$(basename "$model")"
 if [ "$model" = smollm2-135m ]; then
-  model="$("$bin/python" -c 'from coachrl.trainers.backends.torch.models import model_folder; print(model_folder("smollm2-135m"))')"
+  model="$("$bin/python" -c 'from coachrl.trainers.backends.torch.models.sources import model_folder; print(model_folder("smollm2-135m"))')"
 elif [ -d "$model" ]; then
   model="$(realpath "$model")"
 else

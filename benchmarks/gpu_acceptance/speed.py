@@ -18,9 +18,9 @@ from table import Rows
 from coachrl.commands.build import open_components
 from coachrl.config import RunConfig
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.backends.openrlhf.memory import shape_of
+from coachrl.trainers.backends.openrlhf.cluster.memory import shape_of
 from coachrl.trainers.backends.torch.backend import pick_device
-from coachrl.trainers.backends.torch.models import model_folder, parameter_count
+from coachrl.trainers.backends.torch.models.sources import model_folder, parameter_count
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.trainers.backends.vllm.memory import OneGpuPlan, plan_one_gpu
 from coachrl.types import TrainSample

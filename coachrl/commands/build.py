@@ -30,11 +30,11 @@ from coachrl.tasks.code.problems import check_references
 from coachrl.text import nearest
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.backends.base import Backend
-from coachrl.trainers.backends.openrlhf.flash_attention import require_flash_attn
-from coachrl.trainers.backends.openrlhf.placement import Placement, plan_placement
-from coachrl.trainers.backends.torch.adapter_folders import whole_model
-from coachrl.trainers.backends.torch.models import check_brings_no_code, is_hub_name
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.trainers.backends.openrlhf.cluster.placement import Placement, plan_placement
+from coachrl.trainers.backends.openrlhf.training.flash_attention import require_flash_attn
+from coachrl.trainers.backends.torch.models.adapter_folders import whole_model
+from coachrl.trainers.backends.torch.models.sources import check_brings_no_code, is_hub_name
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.rollout.rollout import RolloutExecutor
 from coachrl.trainers.rollout.tree import check_rewards

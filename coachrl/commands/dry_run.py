@@ -26,8 +26,8 @@ from coachrl.tasks import load_tasks
 from coachrl.tasks.split import Sets
 from coachrl.text import counted, dollars, rounded
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.backends.openrlhf.flash_attention import chosen_attention, needs_flash_attn
-from coachrl.trainers.backends.openrlhf.placement import Placement
+from coachrl.trainers.backends.openrlhf.cluster.placement import Placement
+from coachrl.trainers.backends.openrlhf.training.flash_attention import chosen_attention, needs_flash_attn
 from coachrl.trainers.backends.torch.footprint import copy_bytes, offloads_optimizer, trained_bytes
 from coachrl.trainers.metrics import coach_usd
 from coachrl.trainers.schedule import most_episodes

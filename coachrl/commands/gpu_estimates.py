@@ -14,8 +14,8 @@ from coachrl.doctor.gpu import smallest_card
 from coachrl.errors import PackageMissing
 from coachrl.pipelines.base import Pipeline
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.backends.openrlhf.memory import CARD_GB, ModelShape, plan_memory, shape_of
-from coachrl.trainers.backends.openrlhf.placement import Placement
+from coachrl.trainers.backends.openrlhf.cluster.memory import CARD_GB, ModelShape, plan_memory, shape_of
+from coachrl.trainers.backends.openrlhf.cluster.placement import Placement
 from coachrl.trainers.backends.roofline import (
     ASSUMED,
     OF_BANDWIDTH,
@@ -26,8 +26,8 @@ from coachrl.trainers.backends.roofline import (
     card_named,
     step_time,
 )
-from coachrl.trainers.backends.torch.adapter_folders import whole_model
-from coachrl.trainers.backends.torch.models import is_hub_name, parameter_count
+from coachrl.trainers.backends.torch.models.adapter_folders import whole_model
+from coachrl.trainers.backends.torch.models.sources import is_hub_name, parameter_count
 from coachrl.trainers.backends.vllm.memory import plan_one_gpu
 from coachrl.trainers.schedule import most_episodes
 

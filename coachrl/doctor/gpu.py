@@ -15,7 +15,7 @@ from pathlib import Path
 
 from coachrl.doctor import cluster
 from coachrl.sandbox.checks import Finding
-from coachrl.trainers.backends.openrlhf.flash_attention import has_flash_attn, needs_flash_attn
+from coachrl.trainers.backends.openrlhf.training.flash_attention import has_flash_attn, needs_flash_attn
 
 # What the extra `openrlhf` pins; the same package may carry vLLM under a second name on CPU.
 PINS = {

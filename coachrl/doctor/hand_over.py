@@ -20,8 +20,8 @@ import numpy as np
 from coachrl.config import RunConfig
 from coachrl.sandbox.checks import Finding
 from coachrl.text import error_told
-from coachrl.trainers.backends.openrlhf.flash_attention import needs_flash_attn
-from coachrl.trainers.backends.torch.tiny_random import write_tiny_random
+from coachrl.trainers.backends.openrlhf.training.flash_attention import needs_flash_attn
+from coachrl.trainers.backends.torch.models.tiny_random import write_tiny_random
 from coachrl.types import Generation, SamplingParams, TrainSample
 
 SAME = 0.03  # mean |log pi| between engine and trainer, both in bfloat16

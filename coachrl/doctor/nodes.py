@@ -52,7 +52,7 @@ def diagnose_nodes(address: str, out: Path) -> list[Finding]:
     try:
         import ray
 
-        from coachrl.trainers.backends.openrlhf.cluster import connect
+        from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import connect
     except ImportError as error:
         return [Finding("ray cluster", False, f"not looked at: {error}", gpu.INSTALL[-1])]
     try:

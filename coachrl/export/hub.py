@@ -52,7 +52,7 @@ def _write_whole(run: Run, policy: Path, initial: str, folder: Path) -> None:
         files = [path for path in sorted(policy.iterdir()) if path.is_file() and path.name not in _FOR_RESUMING]
         kept = [path for path in files if path.name == CARD or path.suffix in _KINDS]
     else:
-        from coachrl.trainers.backends.torch.adapter_folders import whole_model  # these import torch
+        from coachrl.trainers.backends.torch.models.adapter_folders import whole_model  # these import torch
         from coachrl.trainers.backends.torch.policy import merge_adapter
 
         base = whole_model(initial)  # which may be an adapter's folder, too

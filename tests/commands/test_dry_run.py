@@ -244,5 +244,5 @@ def test_the_time_is_foretold_by_the_last_run_of_the_same_team_and_size(tmp_path
     ],
 )
 def test_a_run_says_which_attention_it_takes_where_nobody_chose(monkeypatch, settings, installed, told):
-    monkeypatch.setattr("coachrl.trainers.backends.openrlhf.flash_attention.has_flash_attn", lambda: installed)
+    monkeypatch.setattr("coachrl.trainers.backends.openrlhf.training.flash_attention.has_flash_attn", lambda: installed)
     assert _attention_line(load_config(None, settings)) == told

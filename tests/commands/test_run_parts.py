@@ -13,7 +13,7 @@ from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode
 from coachrl.sandbox.cgroups import workspaces_mb
 from coachrl.testing.actions import make_action
-from coachrl.trainers.backends.openrlhf.memory import ModelShape
+from coachrl.trainers.backends.openrlhf.cluster.memory import ModelShape
 from coachrl.trainers.backends.roofline import Card, StepTime
 from coachrl.types import CoachScore, Episode, Outcome
 

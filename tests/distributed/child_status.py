@@ -6,7 +6,7 @@ import sys
 
 import ray
 
-from coachrl.trainers.backends.openrlhf.cluster import connect
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import connect
 
 
 class Trainer:

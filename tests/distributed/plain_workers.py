@@ -9,8 +9,8 @@ import ray
 from ray import cloudpickle
 
 from coachrl.trainers.backends.openrlhf.bindings import PolicyModelActor, ReferenceModelActor
-from coachrl.trainers.backends.openrlhf.cluster import connect
-from coachrl.trainers.backends.openrlhf.rollout.engines import Engine
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import connect
+from coachrl.trainers.backends.openrlhf.engines.engine_group import Engine
 
 
 def look(actor=None):
@@ -30,7 +30,7 @@ def look_in_engine(pickled):
     import pickle
 
     pickle.loads(pickled)
-    importlib.import_module("coachrl.trainers.backends.openrlhf.buckets")
+    importlib.import_module("coachrl.trainers.backends.openrlhf.engines.buckets")
     return look()
 
 

@@ -48,8 +48,8 @@ def seats(cluster, trainable, settings):
     from ray.util.placement_group import placement_group_table
 
     from coachrl.errors import ConfigError
-    from coachrl.trainers.backends.openrlhf.cluster import release
-    from coachrl.trainers.backends.openrlhf.seats import check_machines, take_seats
+    from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import release
+    from coachrl.trainers.backends.openrlhf.cluster.seats import check_machines, take_seats
 
     sizes = {node["NodeID"]: int(node["Resources"]["GPU"]) for node in ray.nodes()}
     placement = _placement(trainable, settings)
@@ -72,10 +72,10 @@ def processes(cluster, trainable, settings):
     """The machine and GPU of every process, by role and policy: trainers and references by rank, engines by worker."""
     ray = _joined(cluster)
     from coachrl.config import RunConfig
-    from coachrl.trainers.backends.openrlhf import ranks
-    from coachrl.trainers.backends.openrlhf.cluster import release
-    from coachrl.trainers.backends.openrlhf.rollout import engines
-    from coachrl.trainers.backends.openrlhf.seats import take_seats
+    from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import release
+    from coachrl.trainers.backends.openrlhf.cluster.seats import take_seats
+    from coachrl.trainers.backends.openrlhf.engines import engine_group as engines
+    from coachrl.trainers.backends.openrlhf.training import ranks
 
     config = RunConfig(backend="openrlhf", openrlhf=settings)
     placement = _placement(trainable, settings)
@@ -102,7 +102,7 @@ def processes(cluster, trainable, settings):
 def environment(cluster, names, of_driver):
     """What the workers of each machine find of these in their environment. of_driver: what this process has."""
     os.environ |= of_driver
-    from coachrl.trainers.backends.openrlhf.cluster import connect
+    from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import connect
 
     connect(cluster.address)
     import ray
@@ -121,7 +121,7 @@ def environment(cluster, names, of_driver):
 
 def _placement(trainable, settings):
     from coachrl.config import OpenRLHFConfig
-    from coachrl.trainers.backends.openrlhf.placement import plan_placement
+    from coachrl.trainers.backends.openrlhf.cluster.placement import plan_placement
 
     alike = dict.fromkeys(trainable, "owner/model")
     return plan_placement(OpenRLHFConfig(**settings), trainable, True, models=alike)

@@ -13,10 +13,10 @@ from started_backends import starter
 from transformers import AutoModelForCausalLM
 
 from coachrl.errors import CheckpointError
-from coachrl.trainers.backends.openrlhf.adapters import weights
-from coachrl.trainers.backends.openrlhf.cluster import answers
-from coachrl.trainers.backends.torch.adapter_folders import whole_model
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import answers
+from coachrl.trainers.backends.openrlhf.training.adapters import weights
 from coachrl.trainers.backends.torch.backend import TorchBackend
+from coachrl.trainers.backends.torch.models.adapter_folders import whole_model
 
 LORA = {"lora_rank": 4, "lora_alpha": 8}
 SAME, MOVED = 0.01, 0.02  # mean |log-prob| of bfloat16's rounding, and of weights that were not sent

@@ -12,9 +12,9 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.layernorm import RMSNorm
 
 from coachrl.errors import BackendError
-from coachrl.trainers.backends.openrlhf import deep_sleep
-from coachrl.trainers.backends.openrlhf.buckets import WholeReceiver
-from coachrl.trainers.backends.openrlhf.cluster import answers
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import answers
+from coachrl.trainers.backends.openrlhf.engines import deep_sleep
+from coachrl.trainers.backends.openrlhf.engines.buckets import WholeReceiver
 
 pytestmark = pytest.mark.thorough
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.trainers.backends.openrlhf.rollout.sockets import place_of_sockets
+from coachrl.trainers.backends.openrlhf.engines.sockets import place_of_sockets
 
 PLACE = "VLLM_RPC_BASE_PATH"
 
@@ -35,7 +35,7 @@ def test_an_engine_binds_its_sockets_in_a_folder_of_its_own(start, ray_cluster):
 
 
 def test_the_next_engine_removes_what_a_killed_one_left_and_none_that_is_in_use(temporary):
-    module = "coachrl.trainers.backends.openrlhf.rollout.sockets"
+    module = "coachrl.trainers.backends.openrlhf.engines.sockets"
     engine = (
         f"from {module} import place_of_sockets\nfolder = place_of_sockets()\nprint(folder.path, flush=True); input()"
     )

@@ -14,8 +14,8 @@ from whole_runs import Judge, configured, needs_sandbox, train_on
 from coachrl.commands.build import load_generators
 from coachrl.errors import BackendError
 from coachrl.trainers.algorithms.reinforce_pp import ReinforcePP, ReinforcePPConfig
-from coachrl.trainers.backends.openrlhf.cluster import answers
-from coachrl.trainers.backends.openrlhf.placement import Placement
+from coachrl.trainers.backends.openrlhf.cluster.placement import Placement
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import answers
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.trainers.backends.torch.logprobs import micro_batches, token_logprobs
 

@@ -15,8 +15,8 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from coachrl.errors import BackendError, EngineLost
-from coachrl.trainers.backends.openrlhf.rollout import connection
-from coachrl.trainers.backends.openrlhf.rollout.listener import Listener, let_deaths_be_told
+from coachrl.trainers.backends.openrlhf.engines import connection
+from coachrl.trainers.backends.openrlhf.engines.listener import Listener, let_deaths_be_told
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
 from coachrl.types import SamplingParams
 

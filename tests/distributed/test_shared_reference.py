@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from drawing import fresh
 
-from coachrl.trainers.backends.openrlhf import remote
-from coachrl.trainers.backends.openrlhf.cluster import answers
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import answers
+from coachrl.trainers.backends.openrlhf.training import remote
 
 ALIKE = ("solver", "verifier")
 

@@ -7,7 +7,7 @@ import pytest
 from drawing import draw, fresh
 from openrlhf_cpu import ENGINE_ARGS
 
-from coachrl.trainers.backends.openrlhf.cluster import answers
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import answers
 
 pytestmark = pytest.mark.thorough
 

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from coachrl.config import OpenRLHFConfig
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
-from coachrl.trainers.backends.openrlhf import trainers
-from coachrl.trainers.backends.openrlhf.cluster import answers
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import answers
+from coachrl.trainers.backends.openrlhf.training import trainers
 from coachrl.trainers.backends.torch.backend import TorchBackend
 from coachrl.trainers.backends.torch.loss import optimizer_steps
 from coachrl.types import SamplingParams
@@ -251,7 +251,7 @@ def test_what_does_not_fit_the_cluster_is_refused_and_leaves_nothing(backend, st
 
 
 def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
-    from coachrl.trainers.backends.openrlhf.cluster import _knock
+    from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import _knock
 
     for address in ("127.0.0.1:9", "..a..:6379"):  # a host that no name can be, too: the environment may hold it
         with pytest.raises(BackendError, match=rf"no Ray cluster answers at {address}.*set openrlhf.ray_address=local"):
@@ -262,7 +262,7 @@ def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
 def test_a_folder_whose_path_is_too_long_for_rays_sockets_is_said_with_the_way_out(tmp_path):
     long = tmp_path / ("long" * 25)
     long.mkdir()
-    code = "from coachrl.trainers.backends.openrlhf.cluster import connect; connect('local')"
+    code = "from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import connect; connect('local')"
     environment = {**os.environ, "RAY_TMPDIR": str(long)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300)
     assert "BackendError: Ray at local:" in done.stderr and "; set RAY_TMPDIR to a short folder" in done.stderr

@@ -2,8 +2,8 @@
 
 import torch
 
-from coachrl.trainers.backends.openrlhf.adapters import Weight
-from coachrl.trainers.backends.openrlhf.weight_transfer import make_buckets
+from coachrl.trainers.backends.openrlhf.training.adapters import Weight
+from coachrl.trainers.backends.openrlhf.training.weight_transfer import make_buckets
 
 
 def buckets(weights, bucket_bytes):

@@ -14,8 +14,8 @@ from flat_config import with_settings
 
 from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
 from coachrl.trainers.backends.openrlhf.bindings import get_strategy
-from coachrl.trainers.backends.openrlhf.placement import plan_placement
-from coachrl.trainers.backends.openrlhf.steps import begin_step
+from coachrl.trainers.backends.openrlhf.cluster.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.training.steps import begin_step
 
 
 class Rank:

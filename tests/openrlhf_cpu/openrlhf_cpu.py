@@ -71,7 +71,7 @@ def start_ray(folder, gpus=4):
         os.environ[FORKS] = fork_server().socket
     import ray
 
-    from coachrl.trainers.backends.openrlhf.cluster import REAP_ORPHANS
+    from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import REAP_ORPHANS
 
     os.environ.update(ENVIRONMENT | REAP_ORPHANS | {ledger.FILE: str(Path(folder) / "ledger.jsonl")})
     settings = {
@@ -101,7 +101,7 @@ def join_ray(address):
 def _init(settings):
     import ray
 
-    from coachrl.trainers.backends.openrlhf.cluster import await_children
+    from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import await_children
 
     install()  # first here: what Python has to compile for it is then there for all workers
     paths = [
@@ -192,7 +192,7 @@ def _name_cpu():
 
 def _import_openrlhf():
     """As `bindings` does, which the process that others are forked from cannot import: it has no Ray."""
-    from coachrl.trainers.backends.openrlhf import flash_attention
+    from coachrl.trainers.backends.openrlhf.training import flash_attention
 
     with flash_attention.supplied():
         import_module("openrlhf.utils.deepspeed.deepspeed")

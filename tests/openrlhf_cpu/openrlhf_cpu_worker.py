@@ -7,7 +7,7 @@ from vllm.device_allocator.sleep_mode_backend import SleepModeBackend
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.gpu_worker import Worker
 
-from coachrl.trainers.backends.openrlhf.buckets import Receiver, parts, require_whole, size_of
+from coachrl.trainers.backends.openrlhf.engines.buckets import Receiver, parts, require_whole, size_of
 
 MEMORY = Memory()
 _execute = CPUWorker.execute_model

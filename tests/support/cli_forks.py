@@ -35,7 +35,7 @@ for page in (report_page, audit_page):  # a process compiles a template when it 
     for template in Path(page.__file__).parent.glob("*.j2"):
         page.environment().get_template(template.name)
 with contextlib.suppress(ImportError, PolicyError):  # kept for all that name the bundled model
-    from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+    from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 
     ChatTokenizer("smollm2-135m")
 # Sandboxes import packages when a program asks for them: doing so beforehand takes seconds of computing, and most of

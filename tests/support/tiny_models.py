@@ -58,7 +58,7 @@ def write_bundled_model_in_small(cache: Path) -> Path:
     narrow layer of random weights: a run that names it goes as it always does, in a hundredth of the time."""
     transformers = pytest.importorskip("transformers")
     from coachrl.resources import cache_folder
-    from coachrl.trainers.backends.torch.smollm2 import smollm2_folder
+    from coachrl.trainers.backends.torch.models.smollm2 import smollm2_folder
 
     whole = smollm2_folder()
     small = cache / whole.relative_to(cache_folder())

@@ -7,7 +7,7 @@ import pytest
 from coachrl.commands import gpu_estimates
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import load_config
-from coachrl.trainers.backends.openrlhf.memory import ModelShape
+from coachrl.trainers.backends.openrlhf.cluster.memory import ModelShape
 from coachrl.trainers.backends.roofline import Card, PolicyWork, StepTime, card_named, step_time
 
 CARD = Card("round figures", 100, 1000)  # 40 TFLOP/s and 700 GB/s are counted on

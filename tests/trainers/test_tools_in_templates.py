@@ -3,7 +3,7 @@
 from tiny_models import CHATML, write_tiny_model
 
 from coachrl.pipelines.generation import opening
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.types import Role
 
 WITH_TOOLS = "{% if tools %}<|start|>system\nCall by <tool_call>: {{ tools | tojson }}<|end|>\n{% endif %}" + CHATML

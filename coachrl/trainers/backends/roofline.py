@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coachrl.trainers.backends.openrlhf.memory import ModelShape
+from coachrl.trainers.backends.openrlhf.cluster.memory import ModelShape
 
 OF_OPERATIONS = 0.4  # of the peak, in prompts and in training
 OF_BANDWIDTH = 0.7

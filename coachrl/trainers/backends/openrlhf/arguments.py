@@ -6,8 +6,8 @@ from types import SimpleNamespace as Tree
 
 from coachrl.config import RunConfig
 from coachrl.trainers.backends.base import ADAM_BETAS
-from coachrl.trainers.backends.openrlhf.flash_attention import chosen_attention
-from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
+from coachrl.trainers.backends.openrlhf.cluster.placement import PolicyPlacement
+from coachrl.trainers.backends.openrlhf.training.flash_attention import chosen_attention
 
 
 def openrlhf_arguments(config: RunConfig, placed: PolicyPlacement) -> Tree:

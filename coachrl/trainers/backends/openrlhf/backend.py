@@ -24,19 +24,19 @@ from coachrl.errors import BackendError, CheckpointError, ClusterLost, ConfigErr
 from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.backends.base import Samples, require_finite, weighs, with_logprobs
-from coachrl.trainers.backends.openrlhf import flash_attention
-from coachrl.trainers.backends.openrlhf.cluster import answers, free_resources
-from coachrl.trainers.backends.openrlhf.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.cluster.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import answers, free_resources
+from coachrl.trainers.backends.openrlhf.cluster.seats import check_machines
 from coachrl.trainers.backends.openrlhf.processes import Processes
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
-from coachrl.trainers.backends.openrlhf.saved_state import SavedState
-from coachrl.trainers.backends.openrlhf.seats import check_machines
-from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
+from coachrl.trainers.backends.openrlhf.training import flash_attention
+from coachrl.trainers.backends.openrlhf.training.saved_state import SavedState
+from coachrl.trainers.backends.openrlhf.training.trainers import TrainerGroup
 from coachrl.trainers.backends.torch.loss import Loss
-from coachrl.trainers.backends.torch.models import check_brings_no_code, copy_tokenizer
+from coachrl.trainers.backends.torch.models.sources import check_brings_no_code, copy_tokenizer
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.torch.policy import reference_kl
 from coachrl.trainers.backends.torch.saved_state import saved_version
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
 

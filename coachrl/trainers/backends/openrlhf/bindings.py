@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ray
 
-from coachrl.trainers.backends.openrlhf import flash_attention
+from coachrl.trainers.backends.openrlhf.training import flash_attention
 
 with flash_attention.supplied():
     from openrlhf.trainer.ray import launcher, ppo_actor

@@ -14,16 +14,16 @@ from ray.util.placement_group import PlacementGroup
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError, EngineLost
 from coachrl.trainers.backends.openrlhf.bindings import ReferenceModelActor
-from coachrl.trainers.backends.openrlhf.cluster import answers, connect, in_time, release
-from coachrl.trainers.backends.openrlhf.placement import Placement, PolicyPlacement
-from coachrl.trainers.backends.openrlhf.ranks import Ranks
-from coachrl.trainers.backends.openrlhf.rollout.engines import EngineGroup
+from coachrl.trainers.backends.openrlhf.cluster.placement import Placement, PolicyPlacement
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import answers, connect, in_time, release
+from coachrl.trainers.backends.openrlhf.cluster.seats import take_seats
+from coachrl.trainers.backends.openrlhf.cluster.watch import ClusterWatch
+from coachrl.trainers.backends.openrlhf.engines.engine_group import EngineGroup
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet
-from coachrl.trainers.backends.openrlhf.seats import take_seats
-from coachrl.trainers.backends.openrlhf.trainers import TrainerGroup
-from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
+from coachrl.trainers.backends.openrlhf.training.ranks import Ranks
+from coachrl.trainers.backends.openrlhf.training.trainers import TrainerGroup
 from coachrl.trainers.backends.torch.loss import Loss
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 
 log = logging.getLogger(__name__)
 

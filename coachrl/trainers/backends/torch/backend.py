@@ -32,12 +32,12 @@ from coachrl.trainers.backends.torch.engine.decode import Request, generate_batc
 from coachrl.trainers.backends.torch.engine.linears import copy_weights, drop_weights
 from coachrl.trainers.backends.torch.footprint import offloads_optimizer
 from coachrl.trainers.backends.torch.logprobs import micro_batches, shared_prefix, token_logprobs
-from coachrl.trainers.backends.torch.lora import make_adaptable
 from coachrl.trainers.backends.torch.loss import Loss
-from coachrl.trainers.backends.torch.models import parameter_count
+from coachrl.trainers.backends.torch.models.lora import make_adaptable
+from coachrl.trainers.backends.torch.models.sources import parameter_count
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.torch.policy import DTYPES, TrainablePolicy, load_generator
 from coachrl.trainers.backends.torch.saved_state import saved_version
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation, SamplingParams, TrainSample
 
 

@@ -25,7 +25,7 @@ from coachrl.errors import CheckpointError, PolicyError
 from coachrl.resources import cache_folder, quiet
 from coachrl.text import counted, first_line, one_line
 from coachrl.trainers.backends.base import ADAM_BETAS
-from coachrl.trainers.backends.torch import compiled, disk_errors, gradient_checkpointing
+from coachrl.trainers.backends.torch import compiled, gradient_checkpointing
 from coachrl.trainers.backends.torch.engine import linears
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix_of
 from coachrl.trainers.backends.torch.logprobs import (
@@ -35,9 +35,10 @@ from coachrl.trainers.backends.torch.logprobs import (
     shared_prefix,
     token_logprobs,
 )
-from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable, merged_weights
 from coachrl.trainers.backends.torch.loss import Loss, Totals, optimizer_steps
-from coachrl.trainers.backends.torch.models import (
+from coachrl.trainers.backends.torch.models import disk_errors
+from coachrl.trainers.backends.torch.models.lora import Adapter, make_adaptable, merged_weights
+from coachrl.trainers.backends.torch.models.sources import (
     ADAPTER_WEIGHTS,
     copy_tokenizer,
     holds_only,

@@ -28,9 +28,9 @@ from coachrl.storage.atomic import folder_aside
 from coachrl.storage.files import read_text
 from coachrl.text import brief, counted
 from coachrl.trainers.backends.torch.backend import pick_device
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.trainers.backends.torch.saved_state import is_finite
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.trainers.samples import sample_alone
 from coachrl.types import TrainSample
 

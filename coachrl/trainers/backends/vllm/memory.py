@@ -19,7 +19,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coachrl.config import RunConfig
-from coachrl.trainers.backends.openrlhf.memory import ENGINE_GB, PINNED, PROCESS_GB, ModelShape, judged, kept_line
+from coachrl.trainers.backends.openrlhf.cluster.memory import (
+    ENGINE_GB,
+    PINNED,
+    PROCESS_GB,
+    ModelShape,
+    judged,
+    kept_line,
+)
 
 _REMEDY = "vllm.max_length, torch.micro_batch_tokens or vllm.memory"
 _CHECKPOINTING = "torch.gradient_checkpointing=true"

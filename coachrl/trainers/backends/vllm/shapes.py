@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.errors import ConfigError
-from coachrl.trainers.backends.torch.models import read_config
+from coachrl.trainers.backends.torch.models.sources import read_config
 
 # Of where a model came from, how its weights are stored, and which tokens mean what.
 _NOT_SHAPE = {

@@ -4,7 +4,7 @@ import pytest
 
 from coachrl.config import load_config
 from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
-from coachrl.trainers.backends.openrlhf.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.cluster.placement import plan_placement
 
 SETTINGS = [
     *("backend=openrlhf", "train.learning_rate=3e-5", "train.weight_decay=0.02", "train.max_grad_norm=0.7"),
@@ -30,7 +30,7 @@ def test_the_optimizer_and_the_loss_are_those_of_the_configuration():
 
 @pytest.mark.parametrize(("installed", "auto"), [(True, "flash_attention_2"), (False, "sdpa")])
 def test_attention_is_what_is_configured_or_what_is_installed(monkeypatch, installed, auto):
-    monkeypatch.setattr("coachrl.trainers.backends.openrlhf.flash_attention.has_flash_attn", lambda: installed)
+    monkeypatch.setattr("coachrl.trainers.backends.openrlhf.training.flash_attention.has_flash_attn", lambda: installed)
     assert arguments().ds.attn_implementation == auto
     assert arguments("openrlhf.attention=eager").ds.attn_implementation == "eager"
 

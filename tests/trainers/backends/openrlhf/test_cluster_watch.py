@@ -13,8 +13,8 @@ import pytest
 
 from coachrl.cli.train import _behind
 from coachrl.errors import ClusterLost
-from coachrl.trainers.backends.openrlhf import watch
-from coachrl.trainers.backends.openrlhf.watch import ClusterWatch
+from coachrl.trainers.backends.openrlhf.cluster import watch
+from coachrl.trainers.backends.openrlhf.cluster.watch import ClusterWatch
 
 
 @pytest.fixture

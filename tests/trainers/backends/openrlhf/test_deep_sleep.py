@@ -7,7 +7,7 @@ import torch
 
 from coachrl.config import load_config
 from coachrl.errors import ConfigError
-from coachrl.trainers.backends.openrlhf.deep_sleep import missing
+from coachrl.trainers.backends.openrlhf.engines.deep_sleep import missing
 
 
 class Norm(torch.nn.Module):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coachrl.errors import PackageMissing
-from coachrl.trainers.backends.openrlhf.flash_attention import (
+from coachrl.trainers.backends.openrlhf.training.flash_attention import (
     chosen_attention,
     has_flash_attn,
     require_flash_attn,
@@ -22,7 +22,7 @@ PADDING, COLLECTIVES = "flash_attn.bert_padding", "flash_attn.utils.distributed"
 @pytest.fixture
 def absent(monkeypatch):
     """flash-attn is not installed; einops need not be."""
-    monkeypatch.setattr("coachrl.trainers.backends.openrlhf.flash_attention.find_spec", lambda name: None)
+    monkeypatch.setattr("coachrl.trainers.backends.openrlhf.training.flash_attention.find_spec", lambda name: None)
     if find_spec("einops") is None:
         monkeypatch.setitem(sys.modules, "einops", ModuleType("einops"))
         sys.modules["einops"].rearrange = None

@@ -16,10 +16,10 @@ from coachrl.commands import gpu_estimates
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import OpenRLHFConfig, load_config
 from coachrl.resources import resource
-from coachrl.trainers.backends.openrlhf.logprobs import ResponseLogprobs
-from coachrl.trainers.backends.openrlhf.memory import CARD_GB, MemoryPlan, ModelShape, plan_memory, shape_of
-from coachrl.trainers.backends.openrlhf.placement import plan_placement
-from coachrl.trainers.backends.torch.models import model_folder, parameter_count
+from coachrl.trainers.backends.openrlhf.cluster.memory import CARD_GB, MemoryPlan, ModelShape, plan_memory, shape_of
+from coachrl.trainers.backends.openrlhf.cluster.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.training.logprobs import ResponseLogprobs
+from coachrl.trainers.backends.torch.models.sources import model_folder, parameter_count
 from coachrl.trainers.backends.torch.packed import PackedBatch
 
 THREE = {"solver": True, "coder": True, "verifier": True}

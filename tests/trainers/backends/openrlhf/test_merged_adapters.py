@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from coachrl.commands.build import load_generators
 from coachrl.config import PolicyConfig, RunConfig
-from coachrl.trainers.backends.openrlhf.adapters import matrices, weights
-from coachrl.trainers.backends.openrlhf.saved_state import SavedState
-from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable, write_adapter
+from coachrl.trainers.backends.openrlhf.training.adapters import matrices, weights
+from coachrl.trainers.backends.openrlhf.training.saved_state import SavedState
+from coachrl.trainers.backends.torch.models.lora import Adapter, make_adaptable, write_adapter
 
 
 def llama(folder):

@@ -8,7 +8,7 @@ from tiny_models import write_tiny_model
 from transformers import AutoModelForCausalLM
 
 from coachrl.seeding import generator
-from coachrl.trainers.backends.openrlhf.logprobs import ResponseLogprobs
+from coachrl.trainers.backends.openrlhf.training.logprobs import ResponseLogprobs
 from coachrl.trainers.backends.torch import logprobs as blocks
 from coachrl.trainers.backends.torch.packed import pack
 

@@ -7,7 +7,7 @@ from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import OpenRLHFConfig, load_config
 from coachrl.errors import ConfigError
 from coachrl.trainers.algorithms import make_algorithm
-from coachrl.trainers.backends.openrlhf.placement import plan_placement
+from coachrl.trainers.backends.openrlhf.cluster.placement import plan_placement
 
 THREE = {"solver": True, "coder": True, "verifier": True}
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from coachrl.errors import CheckpointError
-from coachrl.trainers.backends.openrlhf.saved_state import SavedState
+from coachrl.trainers.backends.openrlhf.training.saved_state import SavedState
 
 LAYOUT = {"trainers": 2, "zero_stage": 3}
 

@@ -9,7 +9,7 @@ import torch
 from made_samples import train_sample
 
 from coachrl.trainers.backends.base import weighs
-from coachrl.trainers.backends.openrlhf.steps import add_other_ranks
+from coachrl.trainers.backends.openrlhf.training.steps import add_other_ranks
 from coachrl.trainers.backends.torch.loss import Totals
 from coachrl.trainers.backends.torch.packed import pack
 

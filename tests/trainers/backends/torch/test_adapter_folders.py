@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import load_config
 from coachrl.errors import PolicyError
-from coachrl.trainers.backends.torch.adapter_folders import whole_model
+from coachrl.trainers.backends.torch.models.adapter_folders import whole_model
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.torch.policy import load_model
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import keep_models
 from coachrl.trainers.backends.torch.backend import TorchBackend
-from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable
+from coachrl.trainers.backends.torch.models.lora import Adapter, make_adaptable
 from coachrl.trainers.backends.torch.policy import load_model
 
 LORA = with_settings(EXACT, lora_rank=4, lora_alpha=8, learning_rate=3e-3)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from coachrl.trainers.backends.torch.engine import attention, linears, slots
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
-from coachrl.trainers.backends.torch.lora import make_adaptable
+from coachrl.trainers.backends.torch.models.lora import make_adaptable
 
 SIZES = {"vocab_size": 90, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
 needs_packs = pytest.mark.skipif(

@@ -15,6 +15,8 @@ import torch
 from coachrl.config import SftConfig, TorchConfig
 from coachrl.errors import ConfigError, PolicyError, TaskError
 from coachrl.trainers.backends.torch import sft
+from coachrl.trainers.backends.torch.models.tiny_random import tiny_random_folder
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.trainers.backends.torch.sft import (
     _batches,
@@ -24,8 +26,6 @@ from coachrl.trainers.backends.torch.sft import (
     load_conversations,
     run_sft,
 )
-from coachrl.trainers.backends.torch.tiny_random import tiny_random_folder
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 
 FAST = SftConfig(
     epochs=3,

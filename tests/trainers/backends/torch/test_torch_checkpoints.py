@@ -23,7 +23,7 @@ from coachrl.config import TorchConfig
 from coachrl.errors import CheckpointError, PolicyError
 from coachrl.trainers.backends.torch import footprint
 from coachrl.trainers.backends.torch.backend import TorchBackend
-from coachrl.trainers.backends.torch.disk_errors import as_the_system_has_them
+from coachrl.trainers.backends.torch.models.disk_errors import as_the_system_has_them
 from coachrl.trainers.backends.torch.policy import load_model
 
 

@@ -13,9 +13,9 @@ from tiny_models import write_tiny_model
 from coachrl.commands.dry_run import make_dry_run
 from coachrl.config import RunConfig, find_config, load_config
 from coachrl.errors import ConfigError
-from coachrl.trainers.backends.openrlhf.memory import CARD_GB, PROCESS_GB, ModelShape, shape_of
-from coachrl.trainers.backends.torch.lora import Adapter, make_adaptable
-from coachrl.trainers.backends.torch.models import parameter_count
+from coachrl.trainers.backends.openrlhf.cluster.memory import CARD_GB, PROCESS_GB, ModelShape, shape_of
+from coachrl.trainers.backends.torch.models.lora import Adapter, make_adaptable
+from coachrl.trainers.backends.torch.models.sources import parameter_count
 from coachrl.trainers.backends.torch.policy import load_model
 from coachrl.trainers.backends.vllm.memory import OneGpuPlan, plan_one_gpu
 

@@ -1,1 +1,1 @@
-"""Replies of vLLM engines, and the workers that play episodes with them."""
+"""Replies drawn from engines, and the workers that play episodes with them."""

@@ -14,10 +14,10 @@ import numpy as np
 
 from coachrl.errors import EngineLost
 from coachrl.trainers.backends.base import check_room, tokenizer_of
-from coachrl.trainers.backends.openrlhf.cluster import DEATHS
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import DEATHS
+from coachrl.trainers.backends.openrlhf.engines.connection import Engine, EngineDead
 from coachrl.trainers.backends.openrlhf.rollout.balance import EngineChoice
-from coachrl.trainers.backends.openrlhf.rollout.connection import Engine, EngineDead
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.vllm.replies import Reply, generation
 from coachrl.types import Generation, SamplingParams
 

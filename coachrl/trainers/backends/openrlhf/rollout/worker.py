@@ -24,7 +24,7 @@ from coachrl.pipelines.team.adviser import Advice, Adviser
 from coachrl.pipelines.team.team import Tree
 from coachrl.sandbox.base import Sandbox
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet, Sampler
-from coachrl.trainers.backends.torch.tokenizer import ChatTokenizer
+from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import Episode, SamplingParams
 

@@ -18,7 +18,7 @@ from coachrl.errors import BackendError, ConfigError, WorkerLost
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
-from coachrl.trainers.backends.openrlhf.cluster import DEATHS, reason
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import DEATHS, reason
 from coachrl.trainers.backends.openrlhf.rollout.worker import (
     LIFE,
     EpisodeFinished,

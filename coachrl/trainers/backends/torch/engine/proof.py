@@ -17,7 +17,7 @@ from coachrl.text import first_line
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.plain import PlainDecoder
 from coachrl.trainers.backends.torch.engine.slots import SlotDecoder
-from coachrl.trainers.backends.torch.models import files_state
+from coachrl.trainers.backends.torch.models.sources import files_state
 
 log = logging.getLogger(__name__)
 

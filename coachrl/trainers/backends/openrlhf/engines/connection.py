@@ -11,8 +11,8 @@ from typing import Any
 from ray.exceptions import RayError
 
 from coachrl.errors import BackendError, EngineLost
-from coachrl.trainers.backends.openrlhf.cluster import DEATHS
-from coachrl.trainers.backends.openrlhf.rollout.wire import (
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import DEATHS
+from coachrl.trainers.backends.openrlhf.engines.wire import (
     ANSWERS,
     ENDED,
     Address,

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coachrl.trainers.backends.openrlhf import adapters
-from coachrl.trainers.backends.openrlhf.logprobs import ResponseLogprobs
-from coachrl.trainers.backends.openrlhf.resharding import load_resharded
-from coachrl.trainers.backends.torch.lora import write_adapter
+from coachrl.trainers.backends.openrlhf.training import adapters
+from coachrl.trainers.backends.openrlhf.training.logprobs import ResponseLogprobs
+from coachrl.trainers.backends.openrlhf.training.resharding import load_resharded
+from coachrl.trainers.backends.torch.models.lora import write_adapter
 from coachrl.trainers.backends.torch.packed import pack
 from coachrl.trainers.samples import sample_alone
 from coachrl.types import TrainSample

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coachrl.resources import cache_folder
-from coachrl.trainers.backends.torch.disk_errors import write_into_cache
+from coachrl.trainers.backends.torch.models.disk_errors import write_into_cache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from coachrl.errors import PackageMissing, PolicyError, lacking
 from coachrl.resources import cache_folder
-from coachrl.trainers.backends.torch.disk_errors import write_into_cache
+from coachrl.trainers.backends.torch.models.disk_errors import write_into_cache
 
 if TYPE_CHECKING:
     from gguf import GGUFReader

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coachrl.config import OpenRLHFConfig
-from coachrl.trainers.backends.openrlhf.placement import Placement, PolicyPlacement
+from coachrl.trainers.backends.openrlhf.cluster.placement import Placement, PolicyPlacement
 
 CARD_GB = 85.5  # a card of "80 GB", which holds 79.6 GiB
 PROCESS_GB = 1.0  # CUDA's context, NCCL's buffers, and what an engine that sleeps does not give back

@@ -15,7 +15,7 @@ from coachrl.parsing import read_json
 from coachrl.resources import quiet
 from coachrl.storage.files import at_home
 from coachrl.text import first_line, one_line, said
-from coachrl.trainers.backends.torch import smollm2, tiny_random
+from coachrl.trainers.backends.torch.models import smollm2, tiny_random
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

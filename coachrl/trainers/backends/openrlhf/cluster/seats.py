@@ -9,8 +9,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
 
 from coachrl.errors import ConfigError
-from coachrl.trainers.backends.openrlhf.cluster import Wanted, release, reserve
-from coachrl.trainers.backends.openrlhf.placement import Placement
+from coachrl.trainers.backends.openrlhf.cluster.placement import Placement
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import Wanted, release, reserve
 
 
 @dataclass(frozen=True)

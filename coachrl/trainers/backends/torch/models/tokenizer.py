@@ -13,8 +13,8 @@ from coachrl.errors import PolicyError
 from coachrl.parsing import read_json
 from coachrl.pipelines.generation import Message
 from coachrl.text import brief, one_line, said
-from coachrl.trainers.backends.torch.adapter_folders import whole_model
-from coachrl.trainers.backends.torch.models import files_state, read_config, why_not_loaded
+from coachrl.trainers.backends.torch.models.adapter_folders import whole_model
+from coachrl.trainers.backends.torch.models.sources import files_state, read_config, why_not_loaded
 
 _MARKER = "\u2039reply\u203a"  # stands for the assistant's reply while the template's own text around it is looked up
 _DELIMITER = re.compile(r"(?!.*th(?:ink|ought))\S*[^\w\s]\S*", re.IGNORECASE)  # no word, no blank, no tag of thoughts

@@ -14,7 +14,7 @@ import torch
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 from torch import Tensor
 
-from coachrl.trainers.backends.openrlhf import deep_sleep
+from coachrl.trainers.backends.openrlhf.engines import deep_sleep
 
 RECEIVER, WHOLE_RECEIVER = f"{__name__}.Receiver", f"{__name__}.WholeReceiver"
 _DEVICE = 6  # among the arguments that torch rebuilds a shared tensor from

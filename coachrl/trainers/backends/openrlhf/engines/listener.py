@@ -20,7 +20,7 @@ from vllm import SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from coachrl.text import first_line
-from coachrl.trainers.backends.openrlhf.rollout.wire import (
+from coachrl.trainers.backends.openrlhf.engines.wire import (
     ENDED,
     REQUESTS,
     Address,

@@ -13,14 +13,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from coachrl.config import RunConfig
 from coachrl.seeding import derive_seed
 from coachrl.trainers.backends.openrlhf.bindings import RolloutRayActor
-from coachrl.trainers.backends.openrlhf.buckets import RECEIVER, WHOLE_RECEIVER
-from coachrl.trainers.backends.openrlhf.cluster import DEATHS, named
-from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
-from coachrl.trainers.backends.openrlhf.remote import has_failed
-from coachrl.trainers.backends.openrlhf.rollout.listener import Listening
+from coachrl.trainers.backends.openrlhf.cluster.placement import PolicyPlacement
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import DEATHS, named
+from coachrl.trainers.backends.openrlhf.cluster.seats import Seat
+from coachrl.trainers.backends.openrlhf.engines.buckets import RECEIVER, WHOLE_RECEIVER
+from coachrl.trainers.backends.openrlhf.engines.listener import Listening
+from coachrl.trainers.backends.openrlhf.engines.sockets import place_of_sockets
 from coachrl.trainers.backends.openrlhf.rollout.sampler import EngineSet
-from coachrl.trainers.backends.openrlhf.rollout.sockets import place_of_sockets
-from coachrl.trainers.backends.openrlhf.seats import Seat
+from coachrl.trainers.backends.openrlhf.training.remote import has_failed
 
 
 @ray.remote

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
-from coachrl.trainers.backends.openrlhf import remote, weight_transfer
 from coachrl.trainers.backends.openrlhf.bindings import PolicyModelActor
-from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
-from coachrl.trainers.backends.openrlhf.ranks import Ranks
-from coachrl.trainers.backends.openrlhf.steps import RankStep, train_policy
+from coachrl.trainers.backends.openrlhf.cluster.placement import PolicyPlacement
+from coachrl.trainers.backends.openrlhf.training import remote, weight_transfer
+from coachrl.trainers.backends.openrlhf.training.ranks import Ranks
+from coachrl.trainers.backends.openrlhf.training.steps import RankStep, train_policy
 from coachrl.trainers.backends.torch.loss import Loss, optimizer_steps
 from coachrl.types import TrainSample
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-from coachrl.trainers.backends.openrlhf.adapters import Weight, weights
 from coachrl.trainers.backends.openrlhf.bindings import get_physical_gpu_id, torch_dist_barrier_and_cuda_sync
+from coachrl.trainers.backends.openrlhf.training.adapters import Weight, weights
 
 
 def send_weights(actor: Any, bucket_bytes: int) -> None:

@@ -25,7 +25,7 @@ from coachrl.errors import CheckpointError, PolicyError
 from coachrl.seeding import derive_seed
 from coachrl.text import first_line
 from coachrl.trainers.backends.torch.engine.linears import PackedLinear
-from coachrl.trainers.backends.torch.models import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from coachrl.trainers.backends.torch.models.sources import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 _BASE = ".base_layer."
 _PEFT_PREFIX = "base_model.model."

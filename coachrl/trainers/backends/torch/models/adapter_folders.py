@@ -11,7 +11,7 @@ from coachrl.errors import CheckpointError, PolicyError
 from coachrl.resources import cache_folder
 from coachrl.storage.atomic import folder_aside
 from coachrl.storage.files import at_home
-from coachrl.trainers.backends.torch.models import ADAPTER_CONFIG, ADAPTER_WEIGHTS, model_folder
+from coachrl.trainers.backends.torch.models.sources import ADAPTER_CONFIG, ADAPTER_WEIGHTS, model_folder
 
 # What an adapter here is: B A, scaled by lora_alpha / r, in every linear layer. peft knows many more kinds.
 _PLAIN = {

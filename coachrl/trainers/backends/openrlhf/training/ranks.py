@@ -16,12 +16,12 @@ from ray.util.placement_group import PlacementGroup
 
 from coachrl.config import RunConfig
 from coachrl.errors import BackendError
-from coachrl.trainers.backends.openrlhf import remote
 from coachrl.trainers.backends.openrlhf.arguments import openrlhf_arguments
 from coachrl.trainers.backends.openrlhf.bindings import PolicyModelActor, RayActorGroup, get_strategy
-from coachrl.trainers.backends.openrlhf.cluster import answers, named, reason
-from coachrl.trainers.backends.openrlhf.placement import PolicyPlacement
+from coachrl.trainers.backends.openrlhf.cluster.placement import PolicyPlacement
+from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import answers, named, reason
 from coachrl.trainers.backends.openrlhf.rollout.balance import Shares, share_out
+from coachrl.trainers.backends.openrlhf.training import remote
 from coachrl.types import TrainSample
 
 

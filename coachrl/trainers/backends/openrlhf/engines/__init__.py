@@ -1,0 +1,1 @@
+"""vLLM engines: how they are started and asked, and how weights get into them."""

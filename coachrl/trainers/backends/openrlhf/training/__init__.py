@@ -1,0 +1,1 @@
+"""DeepSpeed processes that train: what they are asked for, and what runs inside them."""
