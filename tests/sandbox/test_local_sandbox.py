@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -91,9 +92,13 @@ async def test_inside_there_are_few_file_numbers_to_close_whatever_the_host_allo
     fresh = make_sandbox(SandboxConfig(concurrency=1))
     await fresh.start()
     inside = [Path("/proc", str(pid)) for pid in descendants(fresh._zygote.bubblewrap.process.pid)]
-    limits = [process.joinpath("limits").read_text() for process in inside if "bwrap" not in named(process)]
+    limits = []
+    for process in inside:
+        with suppress(OSError):  # one that is just ending has no limits any more
+            if "bwrap" not in named(process) and (text := process.joinpath("limits").read_text()):
+                limits.append(text)
     await fresh.close()
-    assert len(limits) == 2 and all(re.search(r"Max open files +16384 ", text) for text in limits), limits
+    assert len(limits) >= 2 and all(re.search(r"Max open files +16384 ", text) for text in limits), limits
 
 
 async def test_fork_bomb_ends(cell):
