@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import re
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from coachrl.audit.data.foreign import files_of
 from coachrl.config import SandboxConfig
 from coachrl.doctor.sandbox import CALLS
-from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable, TaskError
+from coachrl.errors import ConfigError, SandboxError, TaskError
 from coachrl.sandbox import answers, bubblewrap, make_sandbox
 from coachrl.sandbox.base import limits_of, read_host_files
 from coachrl.sandbox.inside import wire
@@ -45,60 +41,11 @@ async def test_memory_shared_with_the_waiting_interpreter_is_free(cell):
     assert (await cell.run(code)).state == "ok"
 
 
-@pytest.fixture
-def open_files():
-    """Sets this process's limit on open files; those that are open stay so."""
-    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield lambda number: resource.setrlimit(resource.RLIMIT_NOFILE, (number, most))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
-
-
-async def test_where_no_more_files_may_be_opened_requests_wait(cell, open_files):
-    before, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_files(3)
-    asked = [asyncio.create_task(of) for of in (cell.run("print(1)"), cell.files(), cell.copy())]
-    done, _ = await asyncio.wait(asked, timeout=0.1)
-    assert not done
-    open_files(before)
-    execution, names, copied = await asyncio.gather(*asked)
-    await copied.close()
-    assert (execution.stdout, names) == ("1\n", ())
-
-
-async def test_a_start_without_a_file_to_open_says_how_to_get_more(local, open_files):
-    fresh = make_sandbox(SandboxConfig())
-    open_files(3)
-    with pytest.raises(SandboxUnavailable, match=r"Too many open files; .*ulimit -n"):
-        await fresh.start()
-
-
 async def test_no_folder_for_temporary_files_is_needed(local, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
     fresh = make_sandbox(SandboxConfig(concurrency=1))
     await fresh.start()
     await fresh.close()
-
-
-def named(process):
-    return process.joinpath("comm").read_text()
-
-
-async def test_inside_there_are_few_file_numbers_to_close_whatever_the_host_allows(local, open_files):
-    """Some interpreters close them one by one, and containers often allow a billion."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 < most <= 1 << 14:
-        pytest.skip("this user may not open more files")
-    open_files(most)
-    fresh = make_sandbox(SandboxConfig(concurrency=1))
-    await fresh.start()
-    inside = [Path("/proc", str(pid)) for pid in descendants(fresh._zygote.bubblewrap.process.pid)]
-    limits = []
-    for process in inside:
-        with suppress(OSError):  # one that is just ending has no limits any more
-            if "bwrap" not in named(process) and (text := process.joinpath("limits").read_text()):
-                limits.append(text)
-    await fresh.close()
-    assert len(limits) >= 2 and all(re.search(r"Max open files +16384 ", text) for text in limits), limits
 
 
 async def test_fork_bomb_ends(cell):
