@@ -229,13 +229,14 @@ class OpenRLHFConfig(Section):
     @classmethod
     def _is_sent_weights(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Trainers wait for ever for an engine that spreads over more GPUs than they know of, or over fewer."""
+        spreads = [name for name in given if name.endswith("parallel_size") and given[name] != 1]
         decided = {
-            "max_model_len": "max_length",
-            "enable_prefix_caching": "prefix_caching",
-            "tensor_parallel_size": "tensor_parallel",
+            **dict.fromkeys(spreads, "engines spread over GPUs by openrlhf.tensor_parallel alone"),
+            "tensor_parallel_size": "set openrlhf.tensor_parallel",
+            "max_model_len": "set openrlhf.max_length",
+            "enable_prefix_caching": "set openrlhf.prefix_caching",
         }
-        width = {name: "tensor_parallel" for name in given if name.endswith("parallel_size") and given[name] != 1}
-        _refuse_decided(given, {name: f"set openrlhf.{key}" for name, key in (decided | width).items()})
+        _refuse_decided(given, decided)
         return given
 
     @field_validator("ray_address")

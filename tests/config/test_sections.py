@@ -95,6 +95,11 @@ THREE = "coach.ensemble=[{name: rules}, {name: openai/x}, {name: openai/y}]"
             ["openrlhf.engine_args={pipeline_parallel_size: 1}", "openrlhf.tensor_parallel=2", "openrlhf.gpus=2"],
         ),
         (
+            ["openrlhf.engine_args={data_parallel_size: 2}"],
+            "data_parallel_size is not for engine_args: engines spread over GPUs by openrlhf.tensor_parallel alone",
+            ["openrlhf.engine_args={data_parallel_size: 1}"],
+        ),
+        (
             ["openrlhf.engine_args={max_model_len: 100}"],
             "set openrlhf.max_length",
             ["openrlhf.max_length=100"],
