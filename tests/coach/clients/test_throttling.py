@@ -78,6 +78,10 @@ def by_chance(share: float, seed: int) -> Callable[[float], float]:
     return lambda _: 0.1 if draw.random() < share else 0.0
 
 
+def both(first: Callable[[float], float], second: Callable[[float], float]) -> Callable[[float], float]:
+    return lambda now_s: first(now_s) or second(now_s)
+
+
 KINDS: dict[str, Callable[[float], Callable[[float], float]]] = {
     "evenly": evenly,
     "bucket of a second": lambda per_s: bucket(per_s, held=per_s),
@@ -200,6 +204,25 @@ def test_refusals_that_come_at_whatever_pace_do_not_bring_it_down(
         provider = ProviderWithQuota(by_chance(share, seed), (429, 0.2, ""), CoachConfig())
         lost = virtual_time.run(ask_for(provider, 32, seconds))
         assert lost == 0 and provider.taken >= least_per_s * seconds, (seed, provider.taken / seconds)
+
+
+def test_one_refusal_in_five_by_chance_that_asks_for_a_second_leaves_a_quarter_of_the_calls() -> None:
+    provider = ProviderWithQuota(by_chance(0.2, 0), (429, 0.03, "1"), CoachConfig())
+    lost = virtual_time.run(ask_for(provider, 32, 600.0))
+    assert lost == 0 and provider.taken >= 42 / 4 * 600, provider.taken / 600
+
+
+@pytest.mark.parametrize(("retry_after", "least_per_s"), [("", 8), ("1", 2)])
+def test_a_quota_beside_refusals_by_chance_is_not_asked_twice_for_each_call(
+    retry_after: str, least_per_s: float
+) -> None:
+    """One in five is refused by chance, and what is over the quota of 20 a second."""
+    for seed in (0, 1, 2):
+        wait_s = both(by_chance(0.2, seed), fixed_window(20))
+        provider = ProviderWithQuota(wait_s, (429, 0.1, retry_after), CoachConfig())
+        lost = virtual_time.run(ask_for(provider, 32, 300.0))
+        assert lost == 0 and provider.taken >= least_per_s * 300, (seed, provider.taken / 300)
+        assert provider.asked <= 1.8 * provider.taken, (seed, provider.asked / provider.taken)
 
 
 @pytest.mark.parametrize("kind", ["bucket of ten seconds", "fixed window", "sliding window"])
