@@ -116,6 +116,19 @@ def test_every_optimizer_step_of_an_update_has_its_learning_rate(backend, monkey
     backend.sync_weights()
 
 
+def test_the_clip_above_is_a_setting_of_its_own(backend, monkeypatch):
+    trainer = backend.processes.trainers["solver"]
+    samples = samples_of(*draw(backend, "solver", 5, 10), "solver", [1.0] * 5)
+    for sample in samples:
+        sample.old_logprobs_L[:] -= 0.3  # each token is likelier by e^0.3 = 1.35, and good
+    held = []
+    for high in (None, 0.5, 0.25):
+        with_train(monkeypatch, trainer, clip_range_high=high)
+        held.append(backend.update({"solver": samples}, 1e-12)["clip_fraction/solver"])
+    assert held == [1.0, 0.0, 1.0]
+    backend.sync_weights()
+
+
 @pytest.mark.parametrize("aggregation", get_args(LossAggregation))
 def test_each_aggregation_of_the_loss_is_over_all_micro_batches_and_ranks(backend, tmp_path, monkeypatch, aggregation):
     """Seven samples of several lengths on two ranks; the torch backend takes all of them at once."""
