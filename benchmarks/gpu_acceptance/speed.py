@@ -69,7 +69,7 @@ class _Watched:
         self.generating_gb = max(self.generating_gb, _used_gb())
         return self._backend.with_reference(samples)
 
-    def update(self, samples: Any) -> dict[str, float]:
+    def update(self, samples: Any, learning_rate: float | None = None) -> dict[str, float]:
         self._backend._rest()  # as `update` begins: what the engine leaves is not the training's
         self.resting_gb = max(self.resting_gb, _used_gb())
         over = threading.Event()
@@ -81,7 +81,7 @@ class _Watched:
         thread = threading.Thread(target=watch)
         thread.start()
         try:
-            stats: dict[str, float] = self._backend.update(samples)
+            stats: dict[str, float] = self._backend.update(samples, learning_rate)
             return stats
         finally:
             over.set()

@@ -21,7 +21,7 @@ from coachrl.text import brief, nearest, one_line
 
 _OWN_KEYS = ("policies",)  # sections whose keys are names that the user gives
 
-CALLED_ELSEWHERE = {  # what TRL and OpenRLHF call a setting
+CALLED_ELSEWHERE = {  # what TRL, OpenRLHF and verl call a setting
     "lr": "train.learning_rate",
     "actor_learning_rate": "train.learning_rate",
     "max_steps": "train.steps",
@@ -34,6 +34,18 @@ CALLED_ELSEWHERE = {  # what TRL and OpenRLHF call a setting
     "num_iterations": "train.ppo_epochs",
     "epsilon": "train.clip_range",
     "eps_clip": "train.clip_range",
+    "clip_ratio": "train.clip_range",
+    "clip_ratio_low": "train.clip_range",
+    "epsilon_high": "train.clip_range_high",
+    "eps_clip_low_high": "train.clip_range_high",
+    "clip_ratio_high": "train.clip_range_high",
+    "loss_type": "train.loss_aggregation",
+    "loss_agg_mode": "train.loss_aggregation",
+    "lr_scheduler": "train.lr_schedule",
+    "lr_scheduler_type": "train.lr_schedule",
+    "lr_warmup_steps": "train.warmup_steps",
+    "lr_warmup_ratio": "train.warmup_steps",
+    "warmup_ratio": "train.warmup_steps",
     "beta": "algorithm.kl_beta",
     "init_kl_coef": "algorithm.kl_beta",
     "temperature": "sampling.temperature",

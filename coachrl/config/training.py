@@ -10,6 +10,9 @@ from pydantic import Field, field_validator
 from coachrl.config.backends import TorchConfig
 from coachrl.config.section import MAX_COUNT, Resumable, Section
 
+LrSchedule = Literal["constant", "linear", "cosine"]
+LossAggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+
 
 class SamplingConfig(Section):
     """How replies are drawn while training. The whole distribution is drawn from, since importance ratios need it."""
@@ -63,7 +66,18 @@ class TrainConfig(Section):
     group_size: int = Field(
         1, ge=1, le=MAX_COUNT, description="The number of episodes that one step plays of each of its tasks."
     )
-    learning_rate: float = Field(1e-6, gt=0, description="The learning rate of AdamW, which stays constant.")
+    learning_rate: float = Field(1e-6, gt=0, description="The learning rate of AdamW, at its highest.")
+    lr_schedule: LrSchedule = Field(
+        "constant",
+        description="How the learning rate goes on after the warm-up: constant, or down in a straight line (linear) or "
+        "along half a wave (cosine), so that it would be 0 one step after the last of train.steps.",
+    )
+    warmup_steps: int = Field(
+        0,
+        ge=0,
+        le=MAX_COUNT,
+        description="The number of steps over which the learning rate rises to its highest, in a straight line.",
+    )
     weight_decay: float = Field(0.0, ge=0, description="The weight decay of AdamW.")
     max_grad_norm: float = Field(1.0, gt=0, description="A gradient with a larger norm is scaled down to this one.")
     mask_truncated: bool = Field(
@@ -82,6 +96,20 @@ class TrainConfig(Section):
     )
     clip_range: float = Field(
         0.2, gt=0, le=1e30, description="PPO clips the ratio of new to old probability to 1 ± this value."
+    )
+    clip_range_high: float | None = Field(
+        None,
+        gt=0,
+        le=1e30,
+        description="Above 1 the ratio is clipped at this value, and clip_range is for below 1 alone: a larger one "
+        "leaves unlikely tokens room to rise (clip-higher, DAPO). By default it is clip_range.",
+    )
+    loss_aggregation: LossAggregation | None = Field(
+        None,
+        description="What the loss of an optimizer step is of its tokens' losses: token-mean (DAPO), "
+        "seq-mean-token-mean (each reply's mean counts alike: GRPO), seq-mean-token-sum, or seq-mean-token-sum-norm "
+        "(the same divided by pipeline.max_new_tokens: Dr. GRPO). By default token-mean; with algorithm.name=magrpo, "
+        "seq-mean-token-sum.",
     )
     ppo_epochs: int = Field(1, ge=1, le=MAX_COUNT, description="The number of passes over the samples of one step.")
     ppo_mini_batch_size: int | None = Field(
@@ -114,6 +142,11 @@ class TrainConfig(Section):
         description="An episode that takes more seconds, waiting included, is left out and counted as broken. By "
         "default there is no limit.",
     )
+
+    @property
+    def clip_ranges(self) -> tuple[float, float]:
+        """How far below and above 1 a ratio may lie."""
+        return self.clip_range, self.clip_range_high or self.clip_range
 
 
 class SftConfig(Section):

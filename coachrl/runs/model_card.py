@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 
 from coachrl import __version__
-from coachrl.config import RunConfig
+from coachrl.config import RunConfig, TrainConfig
 from coachrl.config.algorithm import algorithm_label
 from coachrl.runs import checkpoints
 from coachrl.storage.atomic import write_aside
-from coachrl.text import one_line
+from coachrl.text import counted, one_line
 from coachrl.types import Role
 
 CARD = "README.md"
@@ -70,7 +70,7 @@ def model_card(
         f"| tasks | `{config.tasks.source}` |",
         f"| rewards | {rewards} |",
         f"| algorithm | `{algorithm_label(config.algorithm)}` |",
-        f"| learning rate | {config.train.learning_rate:g} |",
+        f"| learning rate | {_learning_rate(config.train)} |",
         f"| episodes a step | {config.train.tasks_per_step * config.train.group_size} |",
         f"| seed | {config.seed} |",
         f"| coachrl | {__version__} |",
@@ -78,6 +78,13 @@ def model_card(
         *_measured(step, metrics),
     ]
     return f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n" + "\n".join(lines) + "\n"
+
+
+def _learning_rate(train: TrainConfig) -> str:
+    """The highest, and what becomes of it where it is not the same in every step."""
+    schedule = "" if train.lr_schedule == "constant" else f", {train.lr_schedule}"
+    warmup = f", {counted(train.warmup_steps, 'step')} of warm-up" if train.warmup_steps else ""
+    return f"{train.learning_rate:g}{schedule}{warmup}"
 
 
 def _measured(step: int, metrics: Sequence[Mapping[str, Any]]) -> list[str]:

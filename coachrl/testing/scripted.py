@@ -72,6 +72,7 @@ class ScriptedPolicy:
         self._version = 0
         self.calls: list[Call] = []
         self.updates: list[Samples] = []
+        self.learning_rates: list[float | None] = []
 
     def tokenizer(self, policy: str) -> CharacterTokenizer:
         return self._tokenizer
@@ -104,8 +105,9 @@ class ScriptedPolicy:
             for policy, group in samples.items()
         }
 
-    def update(self, samples: Samples) -> dict[str, float]:
+    def update(self, samples: Samples, learning_rate: float | None = None) -> dict[str, float]:
         self.updates.append(samples)
+        self.learning_rates.append(learning_rate)
         return {f"tokens/{policy}": float(sum(s.mask_L.sum() for s in group)) for policy, group in samples.items()}
 
     def sync_weights(self) -> None:

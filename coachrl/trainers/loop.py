@@ -43,6 +43,7 @@ from coachrl.trainers.backends.base import Backend, Samples, require_finite
 from coachrl.trainers.callbacks import Callback, StepAudit
 from coachrl.trainers.checkpointer import Checkpointer
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
+from coachrl.trainers.learning_rate import learning_rate_of
 from coachrl.trainers.limits import require_training, too_much_failed
 from coachrl.trainers.masking import training_samples
 from coachrl.trainers.metrics import (
@@ -200,7 +201,8 @@ class Trainer:
         batch = without_frozen(batch_of(self.algorithm, samples, rewards), self._frozen)
         batch = without_few(batch, self.config.train.min_actions)
         self._last_update_begun = self.step
-        statistics = await self._rollouts.run(self.backend.update, batch.samples)
+        rate = learning_rate_of(self.step, self.config.train)
+        statistics = await self._rollouts.run(self.backend.update, batch.samples, rate)
         require_finite(statistics)
         clock.lap("update")
         await self._rollouts.settle()

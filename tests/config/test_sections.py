@@ -180,7 +180,7 @@ def test_what_does_not_go_with_an_algorithm_is_refused_and_the_nearest_that_does
 
 
 COUNTS_FROM_0 = """seed coach.strategic.window_steps coach.tools.turns train.checkpoint_every train.keep_checkpoints
-    train.restarts eval.every audit.every audit.reference_set"""
+    train.restarts train.warmup_steps eval.every audit.every audit.reference_set"""
 COUNTS_FROM_1 = """pipeline.max_new_tokens pipeline.roles.verifier.max_turns pipeline.roles.verifier.max_new_tokens
     sampling.candidates rollout.workers coach.max_attempts coach.concurrency coach.requests_per_minute
     coach.tokens_per_minute train.steps train.tasks_per_step train.group_size train.ppo_epochs
@@ -190,8 +190,8 @@ COUNTS_FROM_1 = """pipeline.max_new_tokens pipeline.roles.verifier.max_turns pip
     openrlhf.max_num_batched_tokens tasks.train_count tasks.heldout_count"""
 ABOVE_0 = """pipeline.roles.verifier.tool_timeout_s sampling.temperature rollout.silence_timeout_s coach.tools.seconds
     coach.tools.usd coach.timeout_s coach.give_up_after_s coach.budget_usd reward.scale train.learning_rate
-    train.max_grad_norm train.clip_range train.episode_timeout_s eval.top_p sandbox.timeout_s vllm.memory
-    vllm.start_timeout_s vllm.answer_timeout_s openrlhf.engine_memory openrlhf.start_timeout_s
+    train.max_grad_norm train.clip_range train.clip_range_high train.episode_timeout_s eval.top_p sandbox.timeout_s
+    vllm.memory vllm.start_timeout_s vllm.answer_timeout_s openrlhf.engine_memory openrlhf.start_timeout_s
     openrlhf.answer_timeout_s"""
 FROM_0 = """coach.temperature coach.strategic.reliable_at coach.max_failed_fraction reward.team_weight
     train.weight_decay train.max_faulty_fraction eval.temperature"""

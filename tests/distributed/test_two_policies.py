@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import get_args
 
 import ledger
 import numpy as np
@@ -16,6 +17,7 @@ from openrlhf_cpu import free_gpus
 from safetensors.torch import load_file
 
 from coachrl.config import OpenRLHFConfig
+from coachrl.config.training import LossAggregation
 from coachrl.errors import BackendError, CheckpointError, ConfigError, ContextOverflow, EngineLost, PolicyError
 from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import answers
 from coachrl.trainers.backends.openrlhf.training import trainers
@@ -91,15 +93,63 @@ def test_a_rank_without_a_sample_keeps_step_with_the_other(backend):
 def test_minibatches_and_epochs_take_a_step_each(backend, monkeypatch):
     """Five samples in minibatches of two: from the second step on the ratio is not one, and the clip holds it."""
     trainer = backend.processes.trainers["solver"]
-    train = trainer.config.train.model_copy(update={"ppo_mini_batch_size": 2, "ppo_epochs": 2})
-    monkeypatch.setattr(trainer, "config", trainer.config.model_copy(update={"train": train}))
-    steps = list(optimizer_steps(samples := fresh(backend, "solver", 5, 8), train, "ppo", np.random.permutation))
+    with_train(monkeypatch, trainer, ppo_mini_batch_size=2, ppo_epochs=2)
+    samples = fresh(backend, "solver", 5, 8)
+    steps = list(optimizer_steps(samples, trainer.config.train, "ppo", np.random.permutation, 9))
     assert [len(step) for step, _ in steps] == [2, 2, 1] * 2
     before = _steps_taken(trainer)
     stats = backend.update({"solver": samples})
     assert _steps_taken(trainer) == before + 6
     assert stats["sampler_trainer_logprob_gap/solver"] < 0.01 and stats["clip_fraction/solver"] > 0
     backend.sync_weights()
+
+
+def test_every_optimizer_step_of_an_update_has_its_learning_rate(backend, monkeypatch):
+    trainer = backend.processes.trainers["solver"]
+    with_train(monkeypatch, trainer, ppo_mini_batch_size=2)
+    samples = fresh(backend, "solver", 5, 9)
+    before, moved = np.concatenate(trainer.trainer_logprobs(samples)), []
+    for given, rate in ((1e-12, 1e-12), (None, 1e-2)):
+        assert backend.update({"solver": samples}, given)["learning_rate/solver"] == rate
+        moved.append(np.abs(np.concatenate(trainer.trainer_logprobs(samples)) - before).mean())
+    assert moved[0] == 0 and moved[1] > 0.01
+    backend.sync_weights()
+
+
+def test_the_clip_above_is_a_setting_of_its_own(backend, monkeypatch):
+    trainer = backend.processes.trainers["solver"]
+    samples = samples_of(*draw(backend, "solver", 5, 10), "solver", [1.0] * 5)
+    for sample in samples:
+        sample.old_logprobs_L[:] -= 0.3  # each token is likelier by e^0.3 = 1.35, and good
+    held = []
+    for high in (None, 0.5, 0.25):
+        with_train(monkeypatch, trainer, clip_range_high=high)
+        held.append(backend.update({"solver": samples}, 1e-12)["clip_fraction/solver"])
+    assert held == [1.0, 0.0, 1.0]
+    backend.sync_weights()
+
+
+@pytest.mark.parametrize("aggregation", get_args(LossAggregation))
+def test_each_aggregation_of_the_loss_is_over_all_micro_batches_and_ranks(backend, tmp_path, monkeypatch, aggregation):
+    """Seven samples of several lengths on two ranks; the torch backend takes all of them at once."""
+    backend.save(tmp_path)
+    settings = with_settings(learning_rate=1e-12, device="cpu", loss_aggregation=aggregation)
+    alone = TorchBackend({"solver": tmp_path / "solver"}, settings)
+    with_train(monkeypatch, backend.processes.trainers["solver"], loss_aggregation=aggregation)
+    advantages = [1.0, -0.5, 0.25, 2.0, -1.0, 0.0, 1.5]
+    samples = {"solver": samples_of(*draw(backend, "solver", 7, 17), "solver", advantages)}
+    for number, sample in enumerate(samples["solver"]):
+        sample.mask_L[2 + 2 * number :] = 0
+    expected, got = alone.update(samples), backend.update(samples, 1e-12)
+    alone.close()
+    for name in ("loss", "grad_norm"):
+        assert got[f"{name}/solver"] == pytest.approx(expected[f"{name}/solver"], rel=0.05, abs=1e-6), name
+    backend.sync_weights()
+
+
+def with_train(monkeypatch, trainer, **settings):
+    train = trainer.config.train.model_copy(update=settings)
+    monkeypatch.setattr(trainer, "config", trainer.config.model_copy(update={"train": train}))
 
 
 def _steps_taken(trainer):

@@ -33,6 +33,8 @@ def test_it_names_the_roles_of_its_policy_the_step_and_what_it_was_trained_with(
         "tasks | `word-problems`",
     ):
         assert f"| {line} |" in body
+    scheduled = card(overrides=[*sizes, "train.lr_schedule=cosine", "train.warmup_steps=3"])[1]
+    assert "| learning rate | 2e-05, cosine, 3 steps of warm-up |" in scheduled
     assert "The weights that `b` plays with" in card()[1] and "The weights that z plays with" in card("z")[1]
 
 

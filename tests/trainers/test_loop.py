@@ -281,7 +281,7 @@ async def test_a_rollout_that_stops_leaves_no_episode_at_work():
 
 
 class Diverging(ScriptedPolicy):
-    def update(self, samples):
+    def update(self, samples, learning_rate):
         return {"loss/planner": float("nan"), "skipped/planner": 1.0}
 
 
@@ -293,7 +293,7 @@ async def test_an_update_without_a_finite_loss_is_written_down(tmp_path):
 
 
 class Unsound(ScriptedPolicy):
-    def update(self, samples):
+    def update(self, samples, learning_rate):
         return {"loss/planner": 0.1, "sampler_trainer_logprob_gap/planner": float("nan")}
 
 

@@ -101,9 +101,9 @@ async def test_a_checkpoint_is_put_on_disk_beside_the_next_steps_episodes_and_be
             drawn.set()
         return reply(call)
 
-    def update(samples):
+    def update(samples, learning_rate):
         assert on_disk == list(range(1, trainer.step)), "the weights changed before they were on disk"
-        return ScriptedPolicy.update(policy, samples)
+        return ScriptedPolicy.update(policy, samples, learning_rate)
 
     policy = ScriptedPolicy(answer)
     policy.update = update
@@ -208,11 +208,11 @@ async def test_one_step_off_trains_while_episodes_are_played(tmp_path):
     replied = threading.Event()
 
     class Patient(ScriptedPolicy):
-        def update(self, samples):
+        def update(self, samples, learning_rate):
             if len(self.updates) < 2:  # there is no step after the third
                 assert replied.wait(timeout=60)
                 replied.clear()
-            return super().update(samples)
+            return super().update(samples, learning_rate)
 
     def answer(call):
         replied.set()
@@ -261,10 +261,10 @@ async def test_a_run_that_is_asked_to_end_while_it_trains_gives_up_the_step_that
                 await asyncio.Event().wait()
             return await super().generate(policy, prompt_ids, sampling)
 
-        def update(self, samples):
+        def update(self, samples, learning_rate):
             assert playing.wait(timeout=60)
             loop.call_soon_threadsafe(trainer.end_soon)
-            return super().update(samples)
+            return super().update(samples, learning_rate)
 
     playing, loop = threading.Event(), asyncio.get_running_loop()
     settings = ["backend=openrlhf", "openrlhf.colocate=false", "openrlhf.one_step_off=true"]

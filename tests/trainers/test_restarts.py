@@ -149,13 +149,13 @@ def test_a_restart_is_held_to_the_prompts_that_the_run_began_with(train, monkeyp
     prompts = Path(shutil.copytree(resource("prompts", "agents", "mathchat", "short"), tmp_path / "prompts"))
     plain, calls = TorchBackend.update, []
 
-    def faulty(backend, samples):
+    def faulty(backend, samples, rate):
         calls.append(samples)
         if len(calls) == 2:
             edited = prompts / "verifier.md"
             edited.write_text(edited.read_text() + "Be brief.")
             raise LOST
-        return plain(backend, samples)
+        return plain(backend, samples, rate)
 
     monkeypatch.setattr(TorchBackend, "update", faulty)
     run, ended = train("edited", f"pipeline.prompts={prompts}")
@@ -247,12 +247,12 @@ def test_a_run_that_is_asked_to_end_while_it_loses_a_process_ends(
 ):
     plain, calls = TorchBackend.update, []
 
-    def faulty(backend, samples):
+    def faulty(backend, samples, rate):
         calls.append(samples)
         if len(calls) == 2:
             os.kill(os.getpid(), number)
             raise lost
-        return plain(backend, samples)
+        return plain(backend, samples, rate)
 
     monkeypatch.setattr(TorchBackend, "update", faulty)
     config = load_config(None, [*SETTINGS, f"model={one_layer_model}", "name=ended", f"out={tmp_path}"])
@@ -273,12 +273,12 @@ if os.environ.pop("FAULTY", None):  # not in the sandbox's
     from coachrl.trainers.backends.torch.backend import TorchBackend
     update, made = TorchBackend.update, []
 
-    def faulty(self, samples):
+    def faulty(self, samples, rate):
         made.append(samples)
         if len(made) == 2:
             os.environ["FAULTY"] = "1"
             raise coachrl.errors.EngineGone(f"the engine of process {os.getpid()} failed")
-        return update(self, samples)
+        return update(self, samples, rate)
 
     TorchBackend.update = faulty
 """

@@ -43,9 +43,9 @@ class Backend(EpisodeGenerator, Protocol):
         `old_logprobs_L` is as the sampler said it."""
         ...
 
-    def update(self, samples: Samples) -> dict[str, float]:
-        """One optimizer step or more of every policy that has samples of non-zero mask. Returns flat statistics,
-        named `<statistic>/<policy>`."""
+    def update(self, samples: Samples, learning_rate: float | None = None) -> dict[str, float]:
+        """One optimizer step or more of every policy that has samples of non-zero mask. learning_rate: of this update;
+        without it the highest. Returns flat statistics, named `<statistic>/<policy>`."""
         ...
 
     def sync_weights(self) -> None:

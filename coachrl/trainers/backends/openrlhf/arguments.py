@@ -59,8 +59,8 @@ def openrlhf_arguments(config: RunConfig, placed: PolicyPlacement) -> Tree:
 
 
 def _actor(config: RunConfig, world: int) -> Tree:
-    """Optimizer, schedule and loss: AdamW at a constant rate, PPO's clip, the mean over tokens."""
-    clip = config.train.clip_range
+    """Optimizer, schedule and loss. The rate and the mean of each step are those of `train_policy`: nothing here
+    reads the schedule, the clip or how losses are averaged."""
     return Tree(
         num_nodes=1,
         num_gpus_per_node=world,
@@ -73,8 +73,8 @@ def _actor(config: RunConfig, world: int) -> Tree:
         lr_warmup_ratio=0.0,
         min_lr_ratio=1.0,
         max_norm=config.train.max_grad_norm,
-        eps_clip=clip,
-        eps_clip_low_high=(clip, clip),
+        eps_clip=config.train.clip_range,
+        eps_clip_low_high=config.train.clip_ranges,
         dual_clip=None,
         policy_loss_type="ppo",
         loss_agg_mode="token-mean",

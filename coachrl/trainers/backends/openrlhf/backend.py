@@ -156,10 +156,10 @@ class OpenRLHFBackend:
         self.processes.rest_engines()
         return with_logprobs(samples, "trainer_logprobs_L", partial(self._logprobs, TrainerGroup.trainer_logprobs))
 
-    def update(self, samples: Samples) -> dict[str, float]:
+    def update(self, samples: Samples, learning_rate: float | None = None) -> dict[str, float]:
         """Train all policies at once, or in turn where they take turns in GPU memory. Statistics, for each policy:
-        loss, approx_kl, clip_fraction, entropy, grad_norm, tokens, sampler_trainer_logprob_gap (in the first optimizer
-        step), ref_kl, padding (micro-batches without a sample, run so that all ranks run as many).
+        loss, approx_kl, clip_fraction, entropy, grad_norm, learning_rate, tokens, sampler_trainer_logprob_gap (in the
+        first optimizer step), ref_kl, padding (micro-batches without a sample, run so that all ranks run as many).
 
         Samples of zero mask carry no weight and are not sent. Raises BackendError where a gradient, a weight or one of
         these figures is not finite, before a step is taken wherever that shows before."""
@@ -171,9 +171,10 @@ class OpenRLHFBackend:
         batches = {policy: group for policy, group in batches.items() if any(map(weighs, group))}
         self.processes.rest_engines()
         self._updates += 1
+        rate = self.config.train.learning_rate if learning_rate is None else learning_rate
         stats: dict[str, float] = {}
         for together in self.processes.taking_turns(batches):
-            stats |= self._train({policy: batches[policy] for policy in together})
+            stats |= self._train({policy: batches[policy] for policy in together}, rate)
         self._changed |= set(batches)
         return stats
 
@@ -283,15 +284,16 @@ class OpenRLHFBackend:
             return [sample.old_logprobs_L for sample in samples]
         return of(self.processes.trainers[policy], samples)
 
-    def _train(self, batches: Samples) -> dict[str, float]:
+    def _train(self, batches: Samples, rate: float) -> dict[str, float]:
         """These policies at once."""
         self.processes.move_optimizers("load_optimizer", batches)
         seed = derive_seed(self.config.seed, "order", self._updates)
-        running = {policy: self.processes.trainers[policy].train(group, seed) for policy, group in batches.items()}
+        trainers = self.processes.trainers
+        running = {policy: trainers[policy].train(group, seed, rate) for policy, group in batches.items()}
         stats: dict[str, float] = {}
         for policy, (references, padding) in running.items():
             found = answers(references, f"training policy {policy}", self._limit_s)[0]
-            found["padding"] = float(padding)
+            found["padding"], found["learning_rate"] = float(padding), rate
             found["tokens"] = float(sum(sample.mask_L.sum() for sample in batches[policy]))
             found |= reference_kl(batches[policy])
             stats |= {f"{name}/{policy}": value for name, value in found.items()}

@@ -108,14 +108,16 @@ class PolicyTrainer(ABC):
         self._rest()
         return with_logprobs(samples, "trainer_logprobs_L", self._trainer_logprobs)
 
-    def update(self, samples: Samples) -> dict[str, float]:
+    def update(self, samples: Samples, learning_rate: float | None = None) -> dict[str, float]:
         """Train every trainable policy on its samples, one policy after another. Statistics: see `TrainablePolicy`."""
         self._rest()
+        rate = self.config.train.learning_rate if learning_rate is None else learning_rate
         stats: dict[str, float] = {}
         for policy, group in samples.items():
             self.tokenizer(policy)
             if policy in self._policies:
                 release_free_memory()
+                self._policies[policy].set_learning_rate(rate)
                 trained = self._policies[policy].train(group)
                 stats.update({f"{name}/{policy}": value for name, value in trained.items()})
         release_free_memory()
@@ -221,12 +223,12 @@ class TorchBackend(PolicyTrainer):
         check_room(policy, len(prompt_ids), sampling.max_new_tokens, self.context_length(policy))
         return await self._batcher.submit(policy, Request(tuple(prompt_ids), sampling, told=token_teller()))
 
-    def update(self, samples: Samples) -> dict[str, float]:
+    def update(self, samples: Samples, learning_rate: float | None = None) -> dict[str, float]:
         """As of `PolicyTrainer`. Nothing generates until `sync_weights`."""
         self._synced = False
         for policy in self._copied:
             drop_weights(self._generators[policy])
-        return super().update(samples)
+        return super().update(samples, learning_rate)
 
     def close(self) -> None:
         self._batcher.close()

@@ -129,8 +129,8 @@ def _write_model(model: Any, weights: Iterable[tuple[str, Tensor]], initial: Pat
 class TrainablePolicy:
     """Float32 weights, all of them or those of adapters, with AdamW. Statistics are named without the policy.
 
-    Of the configuration it reads the sections `train` and `torch`, the seed, and the temperature that replies are drawn
-    at: log-probabilities and ratios are of that distribution.
+    Of the configuration it reads the sections `train` and `torch`, the seed, how long replies may be, and the
+    temperature that they are drawn at: log-probabilities and ratios are of that distribution.
     """
 
     def __init__(
@@ -149,6 +149,7 @@ class TrainablePolicy:
         self.device, self.steps = device, 0
         self._train, self._torch = config.train, config.torch
         self._temperature, self._seed = config.sampling.temperature, config.seed
+        self._longest_reply = config.pipeline.max_new_tokens
         self._loss = loss
         self._initial_folder = folder
         self._shares_base = base is not None
@@ -196,14 +197,15 @@ class TrainablePolicy:
         """
         update = _Update()
         samples = [sample for sample in samples if sample.mask_L.any()]
-        for weighing, divisor in optimizer_steps(samples, self._train, self._loss, self._shuffled):
+        steps = optimizer_steps(samples, self._train, self._loss, self._shuffled, self._longest_reply)
+        for weighing, divisor in steps:
             with self.in_use(), gradient_checkpointing.recomputed(self.model, self._torch.gradient_checkpointing):
                 self._step(weighing, divisor, update)
         if self._moments is not None:
             self._moments.let_go()
         if not update.steps:
             return {}
-        stats = {"skipped": float(update.skipped)}
+        stats = {"skipped": float(update.skipped), "learning_rate": float(self._optimizer.param_groups[0]["lr"])}
         if update.unheld:
             stats["out_of_memory"] = update.unheld / update.weighing
         if not update.totals.sums["tokens"]:  # nothing fitted into memory
@@ -345,7 +347,7 @@ class TrainablePolicy:
         """The loss of one micro-batch, summed; its statistics are added to the update's."""
         with self.precision():
             logprobs_N, entropy_N = token_logprobs(self.model, batch, self._temperature, prefix)
-        clip = self._train.clip_range
+        clip = self._train.clip_ranges
         loss = update.totals.add(batch, logprobs_N, entropy_N, self._loss, clip, first=update.steps == 0)
         update.totals.sums["loss"] += float(loss.detach()) / divisor
         return loss

@@ -31,6 +31,7 @@ from coachrl.trainers.backends.torch.backend import pick_device
 from coachrl.trainers.backends.torch.models.tokenizer import ChatTokenizer
 from coachrl.trainers.backends.torch.policy import TrainablePolicy
 from coachrl.trainers.backends.torch.saved_state import is_finite
+from coachrl.trainers.learning_rate import share_of_highest
 from coachrl.trainers.samples import sample_alone
 from coachrl.types import TrainSample
 
@@ -124,10 +125,8 @@ def encode_conversation(
 
 def learning_rate_at(step: int, total_steps: int, settings: SftConfig) -> float:
     """Of step 0 .. total_steps - 1: up over the warm-up, then down, both linearly; never zero."""
-    warmup = math.ceil(settings.warmup_share * total_steps)
-    rising = (step + 1) / warmup if warmup else 1.0
-    falling = (total_steps - step) / max(1, total_steps - warmup)
-    return settings.learning_rate * min(1.0, rising, falling)
+    warmup_steps = math.ceil(settings.warmup_share * total_steps)
+    return settings.learning_rate * share_of_highest("linear", step, total_steps, warmup_steps)
 
 
 def _conversation(record: Any, where: str) -> tuple[list[Message], Learned]:

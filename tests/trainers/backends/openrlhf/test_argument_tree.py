@@ -25,6 +25,7 @@ def test_the_optimizer_and_the_loss_are_those_of_the_configuration():
     assert (made.adam.lr, made.adam.weight_decay, made.adam.betas, made.adam.eps) == (3e-5, 0.02, [0.9, 0.95], 1e-8)
     assert (made.max_norm, made.eps_clip, made.eps_clip_low_high, made.dual_clip) == (0.7, 0.15, (0.15, 0.15), None)
     assert (made.lr_scheduler, made.lr_warmup_ratio, made.loss_agg_mode) == ("constant", 0.0, "token-mean")
+    assert arguments("train.clip_range_high=0.28").actor.eps_clip_low_high == (0.15, 0.28)
     assert made.entropy_coef is None and made.aux_loss_coef == 0.0, "nothing is added to the loss"
 
 

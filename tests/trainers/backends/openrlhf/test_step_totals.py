@@ -31,7 +31,7 @@ def added(totals, advantage, gaps, loss="ppo", first=True, divisor=4.0):
     logprobs = torch.tensor([-1.0 - gaps[0], -2.0 - gaps[1]])
     entropies = torch.tensor([0.5, 1.5])
     batch = pack([sample(advantage)], "cpu")
-    added = float(totals.add(batch, logprobs, entropies, loss, 0.2, first))
+    added = float(totals.add(batch, logprobs, entropies, loss, (0.2, 0.2), first))
     totals.sums["loss"] += added / divisor
     return added
 

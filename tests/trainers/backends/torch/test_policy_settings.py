@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 from flat_config import with_settings
 from made_samples import train_sample
-from torch_backends import generate, samples_of
+from torch_backends import generate, samples_of, weights
 
 from coachrl.config import RunConfig
 from coachrl.trainers.backends.torch import backend as backend_module
@@ -36,13 +36,24 @@ def test_the_optimizer_is_that_of_the_settings(tiny_model):
     assert group["lr"] == 1e-4
 
 
+def test_an_update_is_made_at_its_own_rate_or_else_at_the_highest_and_says_so(make):
+    backend = make(learning_rate=1e-3, ppo_epochs=2)
+    samples = samples_of(*generate(backend, count=4))
+    before, moved = weights(backend), []
+    for given, rate in ((None, 1e-3), (1e-5, 1e-5), (None, 1e-3)):
+        assert backend.update({"solver": samples}, given)["learning_rate/solver"] == rate
+        moved.append(float((weights(backend) - before).abs().max()))
+        before = weights(backend)
+    assert moved[0] == pytest.approx(2e-3, rel=0.1) and moved[1] < 3e-5 < 5e-4 < moved[2], "AdamW steps about so far"
+
+
 def test_each_epoch_and_each_step_has_an_order_of_its_own_which_a_resumed_run_has_too(tiny_model):
     made = policy(tiny_model, seed=5, ppo_mini_batch_size=4, ppo_epochs=2)
     ten = [replace(train_sample([1], [2]), index=index, advantages_L=np.ones(1)) for index in range(10)]
 
     def orders(steps, seed=5):
         made.steps, made._seed = steps, seed
-        steps = optimizer_steps(ten, made._train, "ppo", made._shuffled)
+        steps = optimizer_steps(ten, made._train, "ppo", made._shuffled, longest_reply=9)
         return [[sample.index for sample in weighing] for weighing, _ in steps]
 
     first = orders(0)
@@ -66,10 +77,11 @@ def test_gradients_are_cut_at_the_norm_and_ratios_at_the_range_of_the_settings(m
     for sample in samples:
         sample.old_logprobs_L[:] -= 0.3  # each token is likelier by e^0.3 = 1.35, and good
     held, trained = [], backend._policies["solver"]
-    for clip_range in (0.3, 0.4):
-        trained._train = trained._train.model_copy(update={"clip_range": clip_range})
+    ranges = [{"clip_range": 0.3}, {"clip_range": 0.4}, {"clip_range_high": 0.3}, {"clip_range_high": 0.5}]
+    for given in ranges:
+        trained._train = trained._train.model_copy(update=given)
         held.append(trained.train(samples)["clip_fraction"])
-    assert held == [1.0, 0.0] and cut == [0.25, 0.25]
+    assert held == [1.0, 0.0, 1.0, 0.0] and cut == [0.25] * 4
 
 
 def test_log_probabilities_are_of_the_temperature_that_replies_are_drawn_at(make):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coachrl.trainers.backends.base import advantages_of
-from coachrl.trainers.backends.torch.loss import Loss, Totals
+from coachrl.trainers.backends.torch.loss import ClipRanges, Loss, Totals
 from coachrl.trainers.backends.torch.packed import PackedBatch, pack
 from coachrl.types import TrainSample
 
@@ -27,7 +27,9 @@ class RankStep:
     divisor: float
 
 
-def train_policy(actor: Any, steps: Sequence[RankStep], loss: Loss, clip_range: float) -> dict[str, float]:
+def train_policy(
+    actor: Any, steps: Sequence[RankStep], loss: Loss, clip: ClipRanges, learning_rate: float
+) -> dict[str, float]:
     """One optimizer step after another. Statistics over the tokens of all ranks, named as the torch backend's."""
     torch.cuda.empty_cache()
     device, engine, totals, norm = torch.cuda.current_device(), actor.actor.model, Totals(), 0.0
@@ -35,12 +37,13 @@ def train_policy(actor: Any, steps: Sequence[RankStep], loss: Loss, clip_range: 
     actor.actor.train()
     for number, step in enumerate(steps):
         begin_step(engine, len(step.micro_batches), suspects)
+        set_learning_rate(engine, learning_rate)
         # DeepSpeed takes the mean over ranks and micro-batches.
         scale = engine.dp_world_size * len(step.micro_batches) / step.divisor
         for samples in step.micro_batches:
             batch = pack(samples, device)
             logprobs_N, entropy_N = actor.response_logprobs(engine, batch)
-            loss_sum = totals.add(batch, logprobs_N, entropy_N, loss, clip_range, first=number == 0)
+            loss_sum = totals.add(batch, logprobs_N, entropy_N, loss, clip, first=number == 0)
             totals.sums["loss"] += float(loss_sum.detach() / step.divisor)
             if not torch.isfinite(loss_sum):
                 suspects += not_numbers(batch, logprobs_N.detach())
@@ -50,6 +53,13 @@ def train_policy(actor: Any, steps: Sequence[RankStep], loss: Loss, clip_range: 
     torch.cuda.empty_cache()
     add_other_ranks(totals, device)
     return {**totals.means(len(steps)), "grad_norm": norm / len(steps)}
+
+
+def set_learning_rate(engine: Any, learning_rate: float) -> None:
+    """Of the next optimizer step alone: behind it DeepSpeed's schedule, which is constant, sets that of the arguments
+    again."""
+    for group in engine.optimizer.param_groups:
+        group["lr"] = learning_rate
 
 
 def add_other_ranks(totals: Totals, device: Any) -> None:

@@ -43,19 +43,19 @@ class TrainerGroup(Ranks):
         """Load the weights of `model` everywhere, and join the engines that they will be sent to."""
         return self.load_model(model, 1, engines)
 
-    def train(self, samples: Sequence[TrainSample], seed: int) -> tuple[list[Any], int]:
+    def train(self, samples: Sequence[TrainSample], seed: int, learning_rate: float) -> tuple[list[Any], int]:
         """Train on samples: references that give the statistics of all ranks together, and how many micro-batches hold
         no sample. seed: of the order in which samples make optimizer steps; a resumed run takes the same."""
         steps: list[list[RankStep]] = []
         padding = 0
         shuffled = np.random.default_rng(seed).permutation
-        for weighing, divisor in optimizer_steps(samples, self.config.train, self._loss, shuffled):
+        longest = self.config.pipeline.max_new_tokens
+        for weighing, divisor in optimizer_steps(samples, self.config.train, self._loss, shuffled, longest):
             shares = self.share_out(weighing)
             steps.append([RankStep(batches, divisor) for batches in shares.of(weighing)])
             padding += shares.padding
-        clip = self.config.train.clip_range
-        of_ranks = zip(*steps, strict=True)
-        return self.call_each(train_policy, [(of_rank, self._loss, clip) for of_rank in of_ranks]), padding
+        alike = (self._loss, self.config.train.clip_ranges, learning_rate)
+        return self.call_each(train_policy, [(of_rank, *alike) for of_rank in zip(*steps, strict=True)]), padding
 
     def send_weights(self) -> list[Any]:
         return self.call(weight_transfer.send_weights, BUCKET_BYTES)
