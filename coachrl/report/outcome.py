@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
+from coachrl.runs.checkpoints import best_step
+from coachrl.runs.chosen import evaluated
 from coachrl.stats import (
     COVERAGE,
     POSITIVE,
@@ -169,6 +171,22 @@ def _without_interval(difference: Estimate) -> str:
 def success_by_step(contents: Contents) -> dict[int, Estimate]:
     """Held-out success of every evaluation that measured anything."""
     return {e.step: estimate_mean(_observations(e, _success), SHARE) for e in contents.evaluations if e.valid}
+
+
+def best_evaluation(contents: Contents) -> str:
+    """A sentence on the best of several evaluations, where its checkpoint is kept; else an empty one."""
+    measured = {evaluation.step: evaluation for evaluation in contents.evaluations if evaluation.valid}
+    trained = [step for step in measured if step > 0]
+    best = best_step(evaluated(contents.steps), trained)
+    if contents.config is None or not contents.config.train.keep_best or best is None or len(trained) < 2:
+        return ""
+    success = estimate_mean(_observations(measured[best], _success), SHARE)
+    initial = contents.steps.get(0, {}).get("eval/success", -1.0)
+    no_better = ", no better than before training" if success.value <= initial else ""
+    return (
+        f"Best held-out success {success.interval()} after step {best} (--checkpoint best){no_better}. The highest of "
+        f"{len(trained)} evaluations tends to be too high: tasks that the run has not seen measure it fairly."
+    )
 
 
 Measure = Callable[[Episode], float | None]
