@@ -370,11 +370,11 @@ def _adapters_gb(config: RunConfig, policies: dict[str, PolicyConfig]) -> float:
 
 def _checkpoints_at_once(config: RunConfig) -> int:
     """How many lie there at most: those that are kept, and the one that is being made."""
-    train = config.train
-    made = math.ceil(train.steps / (train.checkpoint_every or train.steps))  # one after the last
-    if train.keep_best:  # every evaluation may be the best so far
-        made += train.steps // config.eval.every
-    return min(made, train.keep_checkpoints + train.keep_best + 1)
+    train, every = config.train, config.train.checkpoint_every or config.train.steps
+    made = {*range(every, train.steps, every), train.steps}
+    if train.keep_best:  # each evaluation may be the best so far
+        made |= {*range(config.eval.every, train.steps, config.eval.every)}
+    return min(len(made), train.keep_checkpoints + train.keep_best + 1)
 
 
 def _disk(disk_gb: float | None) -> str:

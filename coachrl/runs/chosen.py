@@ -65,8 +65,8 @@ def _best(run: Run) -> Path:
     if best != kept:
         instead = f"the best of those that are there: step {kept}" if kept is not None else _listed(run, found)
         raise CheckpointError(
-            f"{run.folder}: its best evaluation was after step {best}, whose checkpoint is not there "
-            f"(train.keep_best keeps it); it has {instead}"
+            f"{run.folder}: its best evaluation was after step {best}, whose checkpoint is not there (train.keep_best "
+            f"keeps it, and a run that trains may still be writing it); it has {instead}"
         )
     return found[best]
 

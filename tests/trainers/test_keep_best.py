@@ -9,7 +9,9 @@ from small_runs import SETTINGS
 from two_step import make_trainer
 
 import coachrl as package
+from coachrl.config import dump_config
 from coachrl.errors import BudgetExceeded, ConfigError
+from coachrl.report.page import headline, render
 from coachrl.runs.chosen import chosen_checkpoint
 from coachrl.runs.folder import Run
 from coachrl.testing.scripted import ScriptedPolicy
@@ -48,12 +50,19 @@ async def test_the_best_of_the_evaluations_is_kept_through_pruning(tmp_path):
     one, two, five, six = (f"step-{step:06d}" for step in (1, 2, 5, 6))
     assert seen == [[], [], [one], [two], [two], [two], [five]] and names(trainer.run) == [five, six]
     assert chosen_checkpoint(trainer.run, "best").name == five
+    said = (
+        "after step 5 (--checkpoint best), no better than before training. The highest of 6 evaluations tends to be too"
+    )
+    assert any(line.startswith("Best held-out success 1.00") and said in line for line in headline(trainer.run))
+    assert said in render(trainer.run)
 
 
 async def test_evaluations_between_checkpoints_write_none_unless_they_are_the_best(tmp_path):
     trainer = trained(tmp_path, ["train.checkpoint_every=4", "train.keep_checkpoints=9", "eval.every=2"])
     await trainer.train()
     assert names(trainer.run) == ["step-000002", "step-000004", "step-000006"]
+    (trainer.run.folder / "config.yaml").write_text(dump_config(trainer.run.config(["train.keep_best=false"])))
+    assert not any("Best" in line for line in headline(trainer.run))
     assert chosen_checkpoint(trainer.run, "best").name == "step-000002"
 
 
