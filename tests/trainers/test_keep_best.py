@@ -10,7 +10,7 @@ from two_step import make_trainer
 
 import coachrl as package
 from coachrl.config import dump_config
-from coachrl.errors import BudgetExceeded, ConfigError
+from coachrl.errors import BudgetExceeded, ConfigError, Preempted
 from coachrl.report.page import headline, render
 from coachrl.runs.chosen import chosen_checkpoint
 from coachrl.runs.folder import Run
@@ -64,6 +64,32 @@ async def test_evaluations_between_checkpoints_write_none_unless_they_are_the_be
     (trainer.run.folder / "config.yaml").write_text(dump_config(trainer.run.config(["train.keep_best=false"])))
     assert not any("Best" in line for line in headline(trainer.run))
     assert chosen_checkpoint(trainer.run, "best").name == "step-000002"
+
+
+async def test_without_keep_best_an_evaluation_writes_none(tmp_path):
+    trainer = trained(tmp_path, ["train.keep_best=false", "train.keep_checkpoints=9"])
+    await trainer.train()
+    assert names(trainer.run) == ["step-000006"]
+
+
+async def test_an_evaluation_that_was_given_up_may_be_the_best_once_it_is_made(tmp_path):
+    solved = [0, 1, 2, 0, 3, 1, 1]
+    first = trained(tmp_path, solved=solved)
+    evaluate = first._evaluate
+
+    async def asked_to_end():
+        if first.step == 4:
+            first.end_soon()
+        return await evaluate()
+
+    first._evaluate = asked_to_end
+    with pytest.raises(Preempted):
+        await first.train()
+    assert names(first.run) == ["step-000002", "step-000004"] and first.run.lacks_evaluation(4)
+    again = trained(tmp_path, run=Run.open(first.run.folder), solved=solved)
+    again.resume(again.run.last_checkpoint())
+    await again.train()
+    assert names(again.run) == ["step-000004", "step-000006"]
 
 
 async def test_a_run_that_goes_on_knows_its_best_and_begins_at_its_newest(tmp_path):
