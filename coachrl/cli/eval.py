@@ -15,8 +15,8 @@ from coachrl.errors import ConfigError
 @takes_groups
 def evaluate(
     options: TeamOptions,
-    run_folder: Annotated[Path | None, path_option("--run", help="Evaluate this run's last checkpoint")] = None,
-    checkpoint: WhichCheckpoint = None,
+    run_folder: Annotated[Path | None, path_option("--run", help="Evaluate a checkpoint of this run")] = None,
+    checkpoint: WhichCheckpoint = "last",
     episodes_file: Annotated[
         Path | None,
         path_option("--episodes", help="Write the episodes to this JSONL file; begun again after a kill, go on"),
@@ -31,11 +31,10 @@ def evaluate(
     from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.run import evaluate_run
     from coachrl.config import check_read
-    from coachrl.runs.chosen import LAST
     from coachrl.runs.folder import Run
 
     if run_folder is None:
-        if checkpoint is not None:
+        if checkpoint != "last":
             raise ConfigError("--checkpoint is one of a run's: name the run with --run, too")
         run, config = None, options.resolve()
     else:
@@ -46,7 +45,7 @@ def evaluate(
         run = Run.open(run_folder)
         config = run.config(options.overrides or ())
         check_read(config, options.overrides or ())
-    metrics = run_in_loop(evaluate_run(config, run, episodes_file, err, swap_policies, checkpoint or LAST))
+    metrics = run_in_loop(evaluate_run(config, run, episodes_file, err, swap_policies, checkpoint))
     if as_json:
         print_json(metrics, indent=2, sort_keys=True)
     else:

@@ -30,7 +30,7 @@ def export(
     push_to: Annotated[
         str | None, typer.Option("--push", help="hub: upload to NAME/REPO too, private; HF_TOKEN has the token")
     ] = None,
-    checkpoint: WhichCheckpoint = None,
+    checkpoint: WhichCheckpoint = "last",
     as_json: Json = False,
 ) -> None:
     """Write a data set for Hugging Face TRL from a saved run: demonstrations, preference pairs, or a coach's
@@ -46,7 +46,7 @@ def export(
         return
     if push_to is not None:
         raise ConfigError(f"--push is for --format hub; {form} writes a file")
-    if checkpoint is not None:
+    if checkpoint != "last":
         raise ConfigError(f"--checkpoint is for --format hub; {form} takes what was said, and no weights")
     which = ExportFilter(tuple(role or ()), rescore, min_score, min_gap)
     done = export_run(Run.open(run_folder), form, out_file, which)
@@ -60,14 +60,13 @@ def export(
         out.print(f"left out: {reasons}")
 
 
-def _export_models(run_folder: Path, folder: Path, repo: str | None, checkpoint: str | None, as_json: bool) -> None:
+def _export_models(run_folder: Path, folder: Path, repo: str | None, checkpoint: str, as_json: bool) -> None:
     from coachrl.export.hub import check_push, export_hub, push
-    from coachrl.runs.chosen import LAST
     from coachrl.runs.folder import Run
 
     if repo is not None:
         check_push(repo)
-    folders = export_hub(Run.open(run_folder), folder, checkpoint or LAST)
+    folders = export_hub(Run.open(run_folder), folder, checkpoint)
     addresses = push(folders, repo) if repo is not None else []
     if as_json:
         print_json({"folders": [str(place) for place in folders], "addresses": addresses}, indent=2)

@@ -21,11 +21,10 @@ def serve(
         str, typer.Option("--host", help="Address to listen at. Beyond this machine it takes a key: COACHRL_SERVE_KEY.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8000,
-    checkpoint: WhichCheckpoint = None,
+    checkpoint: WhichCheckpoint = "last",
 ) -> None:
     """Serve the trained team of a run until Ctrl-C: each role is a model, for clients of OpenAI and of Anthropic."""
     from coachrl.commands.serve import serve_run
-    from coachrl.runs.chosen import LAST
     from coachrl.runs.folder import Run
 
     def ready(served: Served) -> None:
@@ -35,4 +34,4 @@ def serve(
 
     run = Run.open(run_folder)
     with contextlib.suppress(KeyboardInterrupt):
-        serve_run(run, overrides or (), host, port, err.print, ready, checkpoint or LAST)
+        serve_run(run, overrides or (), host, port, err.print, ready, checkpoint)

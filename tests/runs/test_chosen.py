@@ -62,6 +62,7 @@ def test_a_checkpoint_is_the_last_the_best_or_that_of_a_step(run, which, name):
         ("7", r"has no checkpoint of step 7; it has those of step 1, 2, 3$"),
         ("newest", r"checkpoint 'newest': give last, best, or the number of a step$"),
         ("-1", r"checkpoint '-1': give last, best"),
+        ("", r"checkpoint '': give last, best"),
         ("best", r"has no evaluation of trained weights yet, and so no best checkpoint; it has those of step 1, 2, 3$"),
     ],
 )
