@@ -21,7 +21,6 @@ def list_checkpoints(run_folder: RunFolder, as_json: Json = False) -> None:
     """Every checkpoint of a run, oldest first: its step, its size, whether it is whole, and its success on held-out
     tasks, where it was evaluated."""
     from coachrl.runs.checkpoints import best_step, inspect, listed
-    from coachrl.runs.chosen import evaluated
     from coachrl.runs.folder import Run
     from coachrl.runs.lost import read_steps
 
@@ -30,7 +29,7 @@ def list_checkpoints(run_folder: RunFolder, as_json: Json = False) -> None:
     found = [checkpoint for checkpoint in looked_at if checkpoint.folder.is_dir()]  # others were removed meanwhile
     steps = read_steps(run, [])
     success = {step: metrics["eval/success"] for step, metrics in steps.items() if "eval/success" in metrics}
-    best = best_step(evaluated(steps))
+    best = best_step(steps)
     if as_json:
         records = [
             {
@@ -62,14 +61,13 @@ def prune_checkpoints(
     """Remove checkpoints that cannot be loaded, and all but the newest of the others. With train.keep_best the best one
     stays, too, unless --keep is 0."""
     from coachrl.runs.checkpoints import prune
-    from coachrl.runs.chosen import evaluated
     from coachrl.runs.folder import Run
     from coachrl.runs.lost import read_steps
 
     run = Run.open(run_folder)
     with run.locked("pruning its checkpoints"):
-        metrics = evaluated(read_steps(run, [])) if _keeps_best(run) else []
-        removed = prune(run.folder / "checkpoints", keep, metrics)
+        steps = read_steps(run, []) if _keeps_best(run) else {}
+        removed = prune(run.folder / "checkpoints", keep, steps)
     for checkpoint in removed:
         out.print(f"removed {checkpoint.folder.name}" + (f": it {checkpoint.problem}" if checkpoint.problem else ""))
     if not removed:

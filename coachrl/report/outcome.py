@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
 from coachrl.runs.checkpoints import best_step
-from coachrl.runs.chosen import evaluated
 from coachrl.stats import (
     COVERAGE,
     POSITIVE,
@@ -174,18 +173,18 @@ def success_by_step(contents: Contents) -> dict[int, Estimate]:
 
 
 def best_evaluation(contents: Contents) -> str:
-    """A sentence on the best of several evaluations, where its checkpoint is kept; else an empty one."""
-    measured = {evaluation.step: evaluation for evaluation in contents.evaluations if evaluation.valid}
-    trained = [step for step in measured if step > 0]
-    best = best_step(evaluated(contents.steps), trained)
-    if contents.config is None or not contents.config.train.keep_best or best is None or len(trained) < 2:
+    """A sentence on the best of several evaluations, where the run keeps its checkpoint; else an empty one."""
+    success = {step: metrics["eval/success"] for step, metrics in contents.steps.items() if "eval/success" in metrics}
+    count, best = sum(step > 0 for step in success), best_step(contents.steps)
+    kept = contents.config is not None and contents.config.train.keep_best
+    measured = [evaluation for evaluation in contents.evaluations if evaluation.valid and evaluation.step == best]
+    if not kept or best is None or count < 2 or not measured:  # its episodes may have been removed
         return ""
-    success = estimate_mean(_observations(measured[best], _success), SHARE)
-    initial = contents.steps.get(0, {}).get("eval/success", -1.0)
-    no_better = ", no better than before training" if success.value <= initial else ""
+    estimate = estimate_mean(_observations(measured[0], _success), SHARE)
+    no_better = ", no better than before training" if success[best] <= success.get(0, -1.0) else ""
     return (
-        f"Best held-out success {success.interval()} after step {best} (--checkpoint best){no_better}. The highest of "
-        f"{len(trained)} evaluations tends to be too high: tasks that the run has not seen measure it fairly."
+        f"Best held-out success {estimate.interval()} after step {best} (--checkpoint best){no_better}. The highest of "
+        f"{count} evaluations tends to be too high: tasks that the run has not seen measure it fairly."
     )
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -153,17 +153,17 @@ def listed(root: Path) -> list[Path]:
         raise CheckpointError(f"{root} cannot be read: {error.strerror}") from error
 
 
-def best_step(metrics: Iterable[Mapping[str, Any]], among: Container[int] | None = None) -> int | None:
+def best_step(steps: Mapping[int, Mapping[str, Any]], among: Container[int] | None = None) -> int | None:
     """The step of training with the highest success on held-out tasks, of equal ones the earliest; None where none was
     evaluated. An evaluation counts for nothing where more than half of its episodes broke, and so does the one before
-    training. metrics: the run's lines. among: the steps to choose from; by default all of them."""
+    training. steps: the metrics of each. among: the steps to choose from; by default all of them."""
     successes = [
-        (line["eval/success"], -line["step"])
-        for line in metrics
-        if "eval/success" in line
-        and line["step"] > 0
-        and line.get("eval/faulty_fraction", 0.0) <= _MOST_BROKEN
-        and (among is None or line["step"] in among)
+        (metrics["eval/success"], -step)
+        for step, metrics in steps.items()
+        if "eval/success" in metrics
+        and step > 0
+        and metrics.get("eval/faulty_fraction", 0.0) <= _MOST_BROKEN
+        and (among is None or step in among)
     ]
     return -max(successes)[1] if successes else None
 
@@ -256,10 +256,10 @@ def _delete(path: Path) -> None:
         raise
 
 
-def prune(root: Path, keep: int, metrics: Iterable[Mapping[str, Any]] = ()) -> list[Checkpoint]:
+def prune(root: Path, keep: int, steps: Mapping[int, Mapping[str, Any]] | None = None) -> list[Checkpoint]:
     """Remove what cannot be loaded, and all but the newest `keep` of the others. Returns what was removed. What cannot
-    be read stays, with a warning: it may be whole; so does what somebody reads. metrics: the run's lines, where the
-    best stays, too, unless `keep` is 0."""
+    be read stays, with a warning: it may be whole; so does what somebody reads. steps: the metrics of each, where
+    the best stays, too, unless `keep` is 0."""
     try:
         drop_asides(root)
     except OSError as error:
@@ -269,7 +269,7 @@ def prune(root: Path, keep: int, metrics: Iterable[Mapping[str, Any]] = ()) -> l
     unknown = [checkpoint for checkpoint in found if not checkpoint.is_known]
     for checkpoint in unknown:
         log.warning("%s stays: it %s", checkpoint.folder.name, checkpoint.problem)
-    best = best_step(metrics, {checkpoint.step for checkpoint in whole})
+    best = best_step(steps or {}, {checkpoint.step for checkpoint in whole})
     newest = whole[-keep:] if keep else []
     staying = [*unknown, *newest, *(checkpoint for checkpoint in whole if newest and checkpoint.step == best)]
     removed = []

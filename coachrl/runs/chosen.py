@@ -10,7 +10,7 @@ from pathlib import Path
 from coachrl.errors import CheckpointError
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
-from coachrl.runs.lost import Steps, read_steps
+from coachrl.runs.lost import read_steps
 from coachrl.runs.records import step_of
 from coachrl.text import brief
 
@@ -45,18 +45,13 @@ def chosen_checkpoint(run: Run, which: str) -> Path:
     return found[int(step[1])]
 
 
-def evaluated(steps: Steps) -> list[dict[str, float]]:
-    """The lines of metrics that `checkpoints.best_step` chooses from."""
-    return [{"step": step, **metrics} for step, metrics in steps.items()]
-
-
 def _best(run: Run) -> Path:
     problems: list[str] = []
-    lines = evaluated(read_steps(run, problems))
+    steps = read_steps(run, problems)
     for problem in problems:
         run.warn(problem)
     found = _by_step(run)
-    best, kept = checkpoints.best_step(lines), checkpoints.best_step(lines, found)
+    best, kept = checkpoints.best_step(steps), checkpoints.best_step(steps, found)
     if best is None:
         raise CheckpointError(
             f"{run.folder} has no evaluation of trained weights yet, and so no best checkpoint; it has "

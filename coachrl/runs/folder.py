@@ -387,7 +387,7 @@ class Run:
     def best_checkpoint(self, more: Iterable[int] = ()) -> int | None:
         """The step of the best checkpoint that is there, or of `more`, as `checkpoints.best_step` has it."""
         lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
-        return checkpoints.best_step(lines, {*map(step_of, self.checkpoints()), *more})
+        return checkpoints.best_step({line["step"]: line for line in lines}, {*map(step_of, self.checkpoints()), *more})
 
     def drop_left_checkpoints(self) -> None:
         """`checkpoints.drop_asides`, where what cannot be removed is warned of once."""

@@ -64,6 +64,6 @@ async def test_one_step_off_plays_with_weights_one_update_old_and_keeps_the_best
         versions = {a["weights_version"] for episode in episodes_of(run, step) for a in episode["actions"]}
         assert versions == {before + age}
     assert pair.engines()[1] == before + 3
-    kept = {best_step(run.metrics()), 3}
+    kept = {best_step({line["step"]: line for line in run.metrics()}), 3}
     assert [path.name for path in run.checkpoints()] == [f"step-{step:06d}" for step in sorted(kept)]
     assert all(checkpoints.read(path, {}).step for path in run.checkpoints())

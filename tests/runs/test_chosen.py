@@ -17,6 +17,10 @@ def run(tmp_path):
     return run_with_checkpoints(tmp_path)
 
 
+def by_step(lines):
+    return {line["step"]: line for line in lines}
+
+
 def line(step, success=None, broken=0.0):
     measured = {} if success is None else {"eval/success": success, "eval/faulty_fraction": broken}
     return {"step": step, "train/success": 1.0, **measured}
@@ -36,12 +40,12 @@ def line(step, success=None, broken=0.0):
     ],
 )
 def test_the_best_is_the_earliest_with_the_highest_success(lines, best):
-    assert best_step(lines) == best
+    assert best_step(by_step(lines)) == best
 
 
 def test_the_best_of_some_is_one_of_them():
-    lines = [line(1, 0.2), line(2, 0.5), line(3, 0.4)]
-    assert best_step(lines, {1, 3}) == 3 and best_step(lines, {4}) is None
+    steps = by_step([line(1, 0.2), line(2, 0.5), line(3, 0.4)])
+    assert best_step(steps, {1, 3}) == 3 and best_step(steps, {4}) is None
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_pruning_leaves_the_best_where_nobody_can_say_whether_it_is_kept(run):
 def test_where_the_best_is_damaged_the_best_of_the_others_stays(run):
     evaluated(run, [None, 0.9, 0.5, 0.4])
     os.truncate(run.folder / "checkpoints" / "step-000001" / "policy" / "weights", 1)
-    removed = checkpoints.prune(run.folder / "checkpoints", 1, run.metrics())
+    removed = checkpoints.prune(run.folder / "checkpoints", 1, dict(enumerate(run.metrics())))
     assert [checkpoint.step for checkpoint in removed] == [1] and names(run) == ["step-000002", "step-000003"]
 
 
