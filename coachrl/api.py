@@ -34,6 +34,7 @@ from coachrl.errors import ConfigError
 from coachrl.report import write_report
 from coachrl.rescore.comparison import Comparison, compare
 from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
+from coachrl.runs.chosen import LAST
 from coachrl.runs.folder import Run
 from coachrl.runs.frames import EpisodeFrames, PlacedEpisode
 from coachrl.runs.records import ScoredEpisode
@@ -139,13 +140,15 @@ def evaluate(
     *,
     episodes_file: str | Path | None = None,
     swap_policies: str | None = None,
+    checkpoint: str | int = LAST,
     **settings: Any,
 ) -> dict[str, Any]:
     """Held-out metrics, by name, of the last checkpoint of a run or a run's folder, or of a configuration's initial
     weights. Asks no coach.
 
     episodes_file: where to write the episodes, one a line. swap_policies: two policies, as "a,b", whose roles play with
-    each other's weights. Raises CoachrlError.
+    each other's weights. checkpoint: which one of the run: "last", "best" by held-out success, or the number of a step.
+    Raises CoachrlError.
     """
     run = None
     if swap_policies is not None and not isinstance(swap_policies, str):
@@ -158,8 +161,12 @@ def evaluate(
         check_read(resolved, (), _flags(settings))
     else:
         resolved = configure(config, **settings)
+    if run is None and checkpoint != LAST:
+        raise ConfigError(
+            f"checkpoint={brief(checkpoint)} is one of a run's: give a run, or its folder, in place of a configuration"
+        )
     file = _path("episodes_file", episodes_file) if episodes_file is not None else None
-    return _finish(evaluate_run(resolved, run, file, Console(quiet=True), swap_policies))
+    return _finish(evaluate_run(resolved, run, file, Console(quiet=True), swap_policies, str(checkpoint)))
 
 
 def rollout(config: Config = None, *, count: int = 1, **settings: Any) -> Rollout:

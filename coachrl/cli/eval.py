@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from coachrl.cli.console import err, print_json, print_metrics
-from coachrl.cli.options import Json, TeamOptions, path_option, takes_groups
+from coachrl.cli.options import Json, TeamOptions, WhichCheckpoint, path_option, takes_groups
 from coachrl.errors import ConfigError
 
 
 @takes_groups
 def evaluate(
     options: TeamOptions,
-    run_folder: Annotated[Path | None, path_option("--run", help="Evaluate this run's last checkpoint")] = None,
+    run_folder: Annotated[Path | None, path_option("--run", help="Evaluate a checkpoint of this run")] = None,
+    checkpoint: WhichCheckpoint = "last",
     episodes_file: Annotated[
         Path | None,
         path_option("--episodes", help="Write the episodes to this JSONL file; begun again after a kill, go on"),
@@ -25,14 +26,16 @@ def evaluate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure held-out outcomes of a run's last checkpoint, or of a config's initial weights. Asks no coach.
-    Exits with 1 where every episode broke."""
+    """Measure held-out outcomes of a run's last checkpoint, or of another, or of a config's initial weights. Asks no
+    coach. Exits with 1 where every episode broke."""
     from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.run import evaluate_run
     from coachrl.config import check_read
     from coachrl.runs.folder import Run
 
     if run_folder is None:
+        if checkpoint != "last":
+            raise ConfigError("--checkpoint is one of a run's: name the run with --run, too")
         run, config = None, options.resolve()
     else:
         if any(given is not None for given in (options.config, *options.flags().values())):
@@ -42,7 +45,7 @@ def evaluate(
         run = Run.open(run_folder)
         config = run.config(options.overrides or ())
         check_read(config, options.overrides or ())
-    metrics = run_in_loop(evaluate_run(config, run, episodes_file, err, swap_policies))
+    metrics = run_in_loop(evaluate_run(config, run, episodes_file, err, swap_policies, checkpoint))
     if as_json:
         print_json(metrics, indent=2, sort_keys=True)
     else:

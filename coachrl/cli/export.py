@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coachrl.cli.console import out, print_json
-from coachrl.cli.options import Json, RunFolder, path_option
+from coachrl.cli.options import Json, RunFolder, WhichCheckpoint, path_option
 from coachrl.errors import ConfigError
 from coachrl.text import counted
 
@@ -30,6 +30,7 @@ def export(
     push_to: Annotated[
         str | None, typer.Option("--push", help="hub: upload to NAME/REPO too, private; HF_TOKEN has the token")
     ] = None,
+    checkpoint: WhichCheckpoint = "last",
     as_json: Json = False,
 ) -> None:
     """Write a data set for Hugging Face TRL from a saved run: demonstrations, preference pairs, or a coach's
@@ -41,10 +42,12 @@ def export(
     if form == "hub":
         if any(option is not None for option in (min_score, min_gap, role, rescore)):
             raise ConfigError("--format hub takes whole models: leave out --min-score, --min-gap, --role, --rescore")
-        _export_models(run_folder, out_file, push_to, as_json)
+        _export_models(run_folder, out_file, push_to, checkpoint, as_json)
         return
     if push_to is not None:
         raise ConfigError(f"--push is for --format hub; {form} writes a file")
+    if checkpoint != "last":
+        raise ConfigError(f"--checkpoint is for --format hub; {form} takes what was said, and no weights")
     which = ExportFilter(tuple(role or ()), rescore, min_score, min_gap)
     done = export_run(Run.open(run_folder), form, out_file, which)
     if as_json:
@@ -57,13 +60,13 @@ def export(
         out.print(f"left out: {reasons}")
 
 
-def _export_models(run_folder: Path, folder: Path, repo: str | None, as_json: bool) -> None:
+def _export_models(run_folder: Path, folder: Path, repo: str | None, checkpoint: str, as_json: bool) -> None:
     from coachrl.export.hub import check_push, export_hub, push
     from coachrl.runs.folder import Run
 
     if repo is not None:
         check_push(repo)
-    folders = export_hub(Run.open(run_folder), folder)
+    folders = export_hub(Run.open(run_folder), folder, checkpoint)
     addresses = push(folders, repo) if repo is not None else []
     if as_json:
         print_json({"folders": [str(place) for place in folders], "addresses": addresses}, indent=2)

@@ -112,7 +112,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "coachrl train --resume runs/latest",
         "coachrl configs list, coachrl pipelines list and coachrl coaches list say what there is",
     ),
-    "eval": ("coachrl eval --run runs/latest", "coachrl eval --config quickstart"),
+    "eval": (
+        "coachrl eval --run runs/latest",
+        "coachrl eval --run runs/latest --checkpoint best",
+        "coachrl eval --config quickstart",
+    ),
     "audit": (
         "coachrl audit runs/latest",
         "coachrl audit --from trl out/scores.jsonl --column score=judge_reward",

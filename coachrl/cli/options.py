@@ -52,6 +52,9 @@ CoachPrompt = Annotated[Path | None, path_option("--coach-prompt", help="Coach p
 CoachBase = Annotated[str | None, typer.Option("--coach-api-base", help="Base URL of an OpenAI-compatible server")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 RunFolder = Annotated[Path, path_argument(metavar="RUN", help="Run folder, e.g. runs/latest")]
+WhichCheckpoint = Annotated[
+    str, typer.Option("--checkpoint", help="last, best (by held-out success), or the number of a step")
+]
 CoachOverrides = Annotated[
     list[str] | None, typer.Argument(help="Coach settings as coach.key=value, e.g. coach.temperature=0.7")
 ]

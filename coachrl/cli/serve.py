@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coachrl.cli.console import err, out
-from coachrl.cli.options import Overrides, RunFolder
+from coachrl.cli.options import Overrides, RunFolder, WhichCheckpoint
 
 if TYPE_CHECKING:
     from coachrl.commands.serve import Served
@@ -21,6 +21,7 @@ def serve(
         str, typer.Option("--host", help="Address to listen at. Beyond this machine it takes a key: COACHRL_SERVE_KEY.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8000,
+    checkpoint: WhichCheckpoint = "last",
 ) -> None:
     """Serve the trained team of a run until Ctrl-C: each role is a model, for clients of OpenAI and of Anthropic."""
     from coachrl.commands.serve import serve_run
@@ -33,4 +34,4 @@ def serve(
 
     run = Run.open(run_folder)
     with contextlib.suppress(KeyboardInterrupt):
-        serve_run(run, overrides or (), host, port, err.print, ready)
+        serve_run(run, overrides or (), host, port, err.print, ready, checkpoint)

@@ -94,7 +94,7 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool, restarted: int) ->
     if _is_finished(run):
         if not dry_run:
             with run.locked("training"):  # it may have been killed after its last step, and before it had cleared up
-                run.tidy_checkpoints(run.config().train.keep_checkpoints)
+                run.tidy_checkpoints(config.train.keep_checkpoints, config.train.keep_best)
                 for left in run.folder.glob("replies*.jsonl"):
                     left.unlink()
             _finish(run)

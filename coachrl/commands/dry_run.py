@@ -370,8 +370,11 @@ def _adapters_gb(config: RunConfig, policies: dict[str, PolicyConfig]) -> float:
 
 def _checkpoints_at_once(config: RunConfig) -> int:
     """How many lie there at most: those that are kept, and the one that is being made."""
-    made = math.ceil(config.train.steps / (config.train.checkpoint_every or config.train.steps))  # one after the last
-    return min(made, config.train.keep_checkpoints + 1)
+    train, every = config.train, config.train.checkpoint_every or config.train.steps
+    made = {*range(every, train.steps, every), train.steps}
+    if train.keep_best:  # each evaluation may be the best so far
+        made |= {*range(config.eval.every, train.steps, config.eval.every)}
+    return min(len(made), train.keep_checkpoints + train.keep_best + 1)
 
 
 def _disk(disk_gb: float | None) -> str:

@@ -53,6 +53,7 @@ from coachrl.runs.beginning import (
     keep_settings,
     keep_tasks,
 )
+from coachrl.runs.chosen import BEST, LAST, checkpoint_kept
 from coachrl.runs.folder import LOCK, Run
 from coachrl.runs.initial_models import Models, changed_models, check_models, keep_models, records
 from coachrl.runs.reading import check_played
@@ -278,18 +279,20 @@ async def evaluate_run(
     episodes_file: Path | None,
     console: Console,
     swap_policies: str | None = None,
+    which: str = LAST,
 ) -> dict[str, Any]:
-    """Held-out metrics of the run's last checkpoint, or of the initial weights. `episodes_file` gets one line an
+    """Held-out metrics of a checkpoint of the run, or of the initial weights. `episodes_file` gets one line an
     episode; where it cannot be written, ConfigError is raised with a note that has the figures. Until then the replies
     are kept beside it as they are drawn, so that the same evaluation, begun again after a kill, draws the rest.
 
-    swap_policies: two policies, as "a,b", whose roles play with each other's weights."""
+    swap_policies: two policies, as "a,b", whose roles play with each other's weights. which: as for
+    `chosen_checkpoint`."""
     if episodes_file is not None:
         check_place(episodes_file, "--episodes ")
     kept = _place_of_replies(config, episodes_file)
     stays = "nothing is kept" if kept is None else "the replies so far are kept: the same command goes on from there"
     with (
-        run.last_checkpoint_kept() if run is not None else nullcontext() as checkpoint,
+        checkpoint_kept(run, which) if run is not None else nullcontext() as checkpoint,
         Display(console) as display,
         interrupts_acknowledged(lambda: stays),
     ):
@@ -299,6 +302,8 @@ async def evaluate_run(
         async with open_components(config, None, with_coach=False, checkpoint=checkpoint) as components:
             if run is not None:
                 warn_where_changed(config, run, components)
+                if which == BEST:
+                    _warn_where_chosen_by(config, run)
             if swap_policies is not None:
                 components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
             display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
@@ -365,6 +370,16 @@ def warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -
     found.append(changed_models(run, initial_models(config, same, fetch=True)))
     for changed in filter(None, found):
         log.warning("%s: %s", run.folder, changed)
+
+
+def _warn_where_chosen_by(config: RunConfig, run: Run) -> None:
+    """Where the best checkpoint is measured with the tasks that it was chosen by."""
+    own = run.config()
+    if (config.tasks, config.seed) == (own.tasks, own.seed):
+        log.warning(
+            "the best checkpoint was chosen by its success on these very tasks, so that this figure tends to be too "
+            "high: tasks that the run has not seen measure it fairly"
+        )
 
 
 async def rollout_once(

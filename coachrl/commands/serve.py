@@ -1,4 +1,4 @@
-"""Serving a saved run's team, with the weights of its last checkpoint."""
+"""Serving a saved run's team, with the weights of one of its checkpoints."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from coachrl.gateway.pipeline import GatewayOptions
 from coachrl.gateway.served_team import ServedTeam
 from coachrl.pipelines.options import read_options
 from coachrl.runs import checkpoints
+from coachrl.runs.chosen import LAST, checkpoint_kept
 from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import changed_models
 from coachrl.runs.reading import team_of
@@ -61,13 +62,15 @@ def serve_run(
     port: int,
     on_load: Callable[[str], None],
     on_ready: Callable[[Served], None],
+    which: str = LAST,
 ) -> None:
-    """Serve until it is interrupted, or asked to end (SIGTERM). Raises ConfigError where the address cannot be had, or
-    others could reach it without a key, or vLLM is named and not installed; CheckpointError and PolicyError where the
-    weights do not load."""
+    """Serve until it is interrupted, or asked to end (SIGTERM). which: as for `chosen_checkpoint`. Raises ConfigError
+    where the address cannot be had, or others could reach it without a key, or vLLM is named and not installed;
+    CheckpointError and PolicyError where the weights do not load."""
     if "backend=vllm" in overrides:  # asked for by name, and not to be replaced by the embedded one
         import_backend("vllm")
-    with _address(host, port) as listener, _loaded(run, run.config(overrides), on_load) as (team, roles, step):
+    with _address(host, port) as listener, _loaded(run, run.config(overrides), which, on_load) as loaded:
+        team, roles, step = loaded
         asyncio.run(_serve(team, listener, lambda url: on_ready(Served(url, roles, step, bool(_key())))))
 
 
@@ -102,12 +105,12 @@ def _address(host: str, port: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def _loaded(
-    run: Run, config: RunConfig, on_load: Callable[[str], None]
+    run: Run, config: RunConfig, which: str, on_load: Callable[[str], None]
 ) -> Iterator[tuple[ServedTeam, tuple[Role, ...], int]]:
     """The team with its weights, its roles, and the step that these are of."""
     roles, providers = team_of(run), _providers(config)
     sampling = SamplingParams(temperature=config.sampling.temperature)
-    with run.last_checkpoint_kept() as checkpoint:
+    with checkpoint_kept(run, which) as checkpoint:
         on_load(f"reading {checkpoint}")
         step = checkpoints.read(checkpoint, {}).step
         _warn_where_changed(run, config, policy_names(roles), checkpoint)

@@ -109,6 +109,15 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _best_is_one_of_several(self) -> RunConfig:
+        if self.train.keep_best and self.eval.every == 0:
+            raise ValueError(
+                "train.keep_best chooses among evaluations, and with eval.every=0 the one after the last step is the "
+                "only one of trained weights: set eval.every to the number of steps between evaluations"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _backend_fits(self) -> RunConfig:
         if self.rollout.workers > 1 and self.backend != "openrlhf":
             raise ValueError(

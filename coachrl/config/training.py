@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from coachrl.config.backends import TorchConfig
 from coachrl.config.section import MAX_COUNT, Resumable, Section
@@ -121,6 +121,11 @@ class TrainConfig(Section):
     keep_checkpoints: int = Field(
         1, ge=0, description="So many checkpoints are kept. 0 writes none, and the run cannot be resumed."
     )
+    keep_best: Resumable[bool] = Field(
+        False,
+        description="Beside the newest checkpoints, that of the step with the highest success on held-out tasks is "
+        "kept, and written where no other is due; of equal ones the earliest. It needs eval.every.",
+    )
     restarts: Resumable[int] = Field(
         3,
         ge=0,
@@ -147,6 +152,12 @@ class TrainConfig(Section):
     def clip_ranges(self) -> tuple[float, float]:
         """How far below and above 1 a ratio may lie."""
         return self.clip_range, self.clip_range_high or self.clip_range
+
+    @model_validator(mode="after")
+    def _keeps_what_is_best(self) -> TrainConfig:
+        if self.keep_best and self.keep_checkpoints == 0:
+            raise ValueError("keep_best keeps a checkpoint, and keep_checkpoints=0 writes none: set keep_checkpoints=1")
+        return self
 
 
 class SftConfig(Section):

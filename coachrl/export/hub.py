@@ -1,4 +1,4 @@
-"""A run's last checkpoint as folders that load anywhere, one for each policy, and their way to the Hugging Face hub."""
+"""A checkpoint of a run as folders that load anywhere, one for each policy, and their way to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coachrl.errors import CheckpointError, CoachrlError, ConfigError
 from coachrl.runs import checkpoints
+from coachrl.runs.chosen import LAST, checkpoint_kept
 from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import changed_models
 from coachrl.runs.model_card import CARD
@@ -20,16 +21,16 @@ _KINDS = {".json", ".safetensors", ".txt", ".model", ".jinja"}
 _FOR_RESUMING = {"state.json", "adapters.safetensors"}
 
 
-def export_hub(run: Run, folder: Path) -> list[Path]:
-    """Write `folder`/<policy>/ for each policy of the last checkpoint, whole or not at all: adapters are added to the
-    weights that they began from. Returns these folders.
+def export_hub(run: Run, folder: Path, which: str = LAST) -> list[Path]:
+    """Write `folder`/<policy>/ for each policy of a checkpoint, whole or not at all: adapters are added to the
+    weights that they began from. Returns these folders. which: as for `chosen_checkpoint`.
 
     Raises ConfigError where `folder` exists or cannot be written, CheckpointError where there is no whole checkpoint,
     PolicyError where an adapter's model is gone.
     """
     if os.path.lexists(folder):
         raise ConfigError(f"{folder} exists already: name another folder, or remove it first")
-    with run.last_checkpoint_kept() as checkpoint:
+    with checkpoint_kept(run, which) as checkpoint:
         checkpoints.read(checkpoint, {})
         policies = checkpoints.policies(checkpoint)
         if not policies:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
+from coachrl.runs.checkpoints import best_step
 from coachrl.stats import (
     COVERAGE,
     POSITIVE,
@@ -169,6 +170,22 @@ def _without_interval(difference: Estimate) -> str:
 def success_by_step(contents: Contents) -> dict[int, Estimate]:
     """Held-out success of every evaluation that measured anything."""
     return {e.step: estimate_mean(_observations(e, _success), SHARE) for e in contents.evaluations if e.valid}
+
+
+def best_evaluation(contents: Contents) -> str:
+    """A sentence on the best of several evaluations, where the run keeps its checkpoint; else an empty one."""
+    success = {step: metrics["eval/success"] for step, metrics in contents.steps.items() if "eval/success" in metrics}
+    count, best = sum(step > 0 for step in success), best_step(contents.steps)
+    kept = contents.config is not None and contents.config.train.keep_best
+    measured = [evaluation for evaluation in contents.evaluations if evaluation.valid and evaluation.step == best]
+    if not kept or best is None or count < 2 or not measured:  # its episodes may have been removed
+        return ""
+    estimate = estimate_mean(_observations(measured[0], _success), SHARE)
+    no_better = ", no better than before training" if success[best] <= success.get(0, -1.0) else ""
+    return (
+        f"Best held-out success {estimate.interval()} after step {best} (--checkpoint best){no_better}. The highest of "
+        f"{count} evaluations tends to be too high: tasks that the run has not seen measure it fairly."
+    )
 
 
 Measure = Callable[[Episode], float | None]

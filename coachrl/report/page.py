@@ -33,6 +33,7 @@ from coachrl.report.episodes import (
 )
 from coachrl.report.outcome import (
     behavior_rows,
+    best_evaluation,
     changed_draws,
     conclusion,
     ends,
@@ -89,7 +90,7 @@ def render(run: Run, link: str = "") -> str:
 
 
 def headline(run: Run) -> list[str]:
-    """The run in one to five plain lines, for the terminal."""
+    """The run in one to six plain lines, for the terminal."""
     contents = read_contents(run)
     first, last = ends(contents)
     ending = [*filter(None, [nothing_learned(contents)]), *_cost_line(contents)]
@@ -101,7 +102,7 @@ def headline(run: Run) -> list[str]:
     lines = [f"{line} ({estimates[-1].size}; 95% intervals)"]
     if row.difference is not None:
         lines.append(f"paired difference {row.difference.interval(signed=True)}. {conclusion(row.difference)}")
-    return [*lines, *filter(None, [unpaired(first, last)]), *ending]
+    return [*lines, *filter(None, [unpaired(first, last), best_evaluation(contents)]), *ending]
 
 
 def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]:
@@ -120,6 +121,7 @@ def _context(contents: Contents, colors: Mapping[str, int]) -> dict[str, object]
         "rows": rows,
         "conclusion": conclusion(rows[0].difference) if rows else None,
         "unpaired": unpaired(first, last) if first else "",
+        "best": best_evaluation(contents),
         "nothing_learned": nothing_learned(contents),
         "table2": table2_rows(first, last) if first else [],
         "broken": _broken(contents.evaluations, (first, last)),

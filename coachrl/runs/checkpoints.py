@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -31,6 +31,7 @@ MODEL, ADAPTER = "config.json", "adapter_config.json"  # what a policy's folder 
 _NAME = re.compile(r"step-(\d+)")
 _STATE = "algorithm.json"
 _REMOVED = ".removed"
+_MOST_BROKEN = 0.5  # of an evaluation's episodes: those that are left are then no measure of the weights
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,21 @@ def listed(root: Path) -> list[Path]:
         raise CheckpointError(f"{root} cannot be read: {error.strerror}") from error
 
 
+def best_step(steps: Mapping[int, Mapping[str, Any]], among: Container[int] | None = None) -> int | None:
+    """The step of training with the highest success on held-out tasks, of equal ones the earliest; None where none was
+    evaluated. An evaluation counts for nothing where more than half of its episodes broke, and so does the one before
+    training. steps: the metrics of each. among: the steps to choose from; by default all of them."""
+    successes = [
+        (metrics["eval/success"], -step)
+        for step, metrics in steps.items()
+        if "eval/success" in metrics
+        and step > 0
+        and metrics.get("eval/faulty_fraction", 0.0) <= _MOST_BROKEN
+        and (among is None or step in among)
+    ]
+    return -max(successes)[1] if successes else None
+
+
 def policies(folder: Path) -> list[Path]:
     """The folders of a checkpoint's policies: each holds a model, or an adapter over the one that it began from."""
     return sorted(p for p in folder.iterdir() if (p / MODEL).is_file() or (p / ADAPTER).is_file())
@@ -240,9 +256,10 @@ def _delete(path: Path) -> None:
         raise
 
 
-def prune(root: Path, keep: int) -> list[Checkpoint]:
+def prune(root: Path, keep: int, steps: Mapping[int, Mapping[str, Any]] | None = None) -> list[Checkpoint]:
     """Remove what cannot be loaded, and all but the newest `keep` of the others. Returns what was removed. What cannot
-    be read stays, with a warning: it may be whole; so does what somebody reads."""
+    be read stays, with a warning: it may be whole; so does what somebody reads. steps: the metrics of each, where
+    the best stays, too, unless `keep` is 0."""
     try:
         drop_asides(root)
     except OSError as error:
@@ -252,7 +269,9 @@ def prune(root: Path, keep: int) -> list[Checkpoint]:
     unknown = [checkpoint for checkpoint in found if not checkpoint.is_known]
     for checkpoint in unknown:
         log.warning("%s stays: it %s", checkpoint.folder.name, checkpoint.problem)
-    staying = [*unknown, *(whole[-keep:] if keep else ())]
+    best = best_step(steps or {}, {checkpoint.step for checkpoint in whole})
+    newest = whole[-keep:] if keep else []
+    staying = [*unknown, *newest, *(checkpoint for checkpoint in whole if newest and checkpoint.step == best)]
     removed = []
     for checkpoint in (one for one in found if one not in staying):
         if remove_unread(checkpoint.folder):

@@ -347,13 +347,13 @@ class Run:
                 path.unlink()
 
     @contextmanager
-    def checkpoint(self, step: int, keep: int) -> Iterator[Path]:
-        """A folder to fill; it becomes `checkpoints/step-<n>` when the block ends well, and older ones are removed.
-        Raises OSError as `append_metrics` does."""
+    def checkpoint(self, step: int, keep: int, keep_best: bool = False) -> Iterator[Path]:
+        """A folder to fill; it becomes `checkpoints/step-<n>` when the block ends well, and older ones are removed, as
+        `tidy_checkpoints` does. Raises OSError as `append_metrics` does."""
         self._check_there()
         root = self.folder / "checkpoints"
         final, aside = root / f"step-{step:06d}", root / f".step-{step:06d}.{os.getpid()}"
-        self.tidy_checkpoints(keep)
+        self.tidy_checkpoints(keep, keep_best)
         root.mkdir(exist_ok=True)
         aside.mkdir()
         try:
@@ -371,15 +371,23 @@ class Run:
             checkpoints.remove(final)
         aside.rename(final)
         fsync(root)  # its name, too, before older ones go
-        self.tidy_checkpoints(keep)
+        self.tidy_checkpoints(keep, keep_best)
 
-    def tidy_checkpoints(self, keep: int) -> None:
-        """Remove all but the newest `keep`, and what a process left that was killed while it wrote or removed one. What
-        cannot be removed costs its room on the disk, not the run; what somebody reads is removed the next time."""
+    def tidy_checkpoints(self, keep: int, keep_best: bool = False) -> None:
+        """Remove all but the newest `keep`, and with `keep_best` the best of those that are there, and what a process
+        left that was killed while it wrote or removed one. What cannot be removed costs its room on the disk, not the
+        run; what somebody reads is removed the next time."""
         self.drop_left_checkpoints()
+        best = self.best_checkpoint() if keep_best else None
         for old in self.checkpoints()[:-keep]:
-            with self._staying():
-                checkpoints.remove_unread(old)
+            if step_of(old) != best:
+                with self._staying():
+                    checkpoints.remove_unread(old)
+
+    def best_checkpoint(self, more: Iterable[int] = ()) -> int | None:
+        """The step of the best checkpoint that is there, or of `more`, as `checkpoints.best_step` has it."""
+        lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
+        return checkpoints.best_step({line["step"]: line for line in lines}, {*map(step_of, self.checkpoints()), *more})
 
     def drop_left_checkpoints(self) -> None:
         """`checkpoints.drop_asides`, where what cannot be removed is warned of once."""
@@ -410,17 +418,6 @@ class Run:
         it keeps none, and cannot go on."""
         begins_again = not self.checkpoints() and self.config().train.keep_checkpoints
         return None if begins_again else self.last_checkpoint()
-
-    @contextmanager
-    def last_checkpoint_kept(self) -> Iterator[Path]:
-        """The last checkpoint, which stays while the block reads it, also where the run goes on. Raises CheckpointError
-        where there is none."""
-        while True:
-            folder = self.last_checkpoint()
-            with checkpoints.kept(folder) as is_there:
-                if is_there:  # else a newer one took its place just now
-                    yield folder
-                    return
 
     @contextmanager
     def logging(self) -> Iterator[None]:

@@ -54,6 +54,11 @@ class Checkpointer:
             restore(self._algorithm, state)
         return found.step
 
+    def is_best(self, step: int) -> bool:
+        """Whether `step`, whose metrics are written, is to be kept as the best so far."""
+        is_asked = self._config.train.keep_best and self._config.evaluates_after(step)
+        return is_asked and self._run.best_checkpoint([step]) == step
+
     def begin(self, step: int, keep_replies: bool = False) -> None:
         """Start to write a checkpoint of `step`, the last one made, beside what follows up to the next update. Once it
         is on disk, the replies up to now are deleted. keep_replies: not so, since some are of the step that follows."""
@@ -61,7 +66,8 @@ class Checkpointer:
         if self._config.train.keep_checkpoints == 0:
             return
         with ExitStack() as stack:
-            folder = stack.enter_context(self._run.checkpoint(step, self._config.train.keep_checkpoints))
+            settings = self._config.train
+            folder = stack.enter_context(self._run.checkpoint(step, settings.keep_checkpoints, settings.keep_best))
             wait_for_weights = self._backend.begin_save(folder)
             # What is written is of now: by then the next step may be under way.
             weights, state, metrics = self._replies.weights, state_of(self._algorithm), self._run.metrics()

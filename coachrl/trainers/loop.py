@@ -168,7 +168,7 @@ class Trainer:
             if self.audit is not None and self.audit.is_due(self.step):
                 metrics |= await self._measured("audit", self.audit.metrics(self.step), metrics)
             self._log(metrics)
-            if last or _due(self.step, self.config.train.checkpoint_every):
+            if last or _due(self.step, self.config.train.checkpoint_every) or self._checkpointer.is_best(self.step):
                 self._checkpointer.begin(self.step)
             self._stop_where_too_much_failed(metrics)
         if self.run.lacks_evaluation(self.step):  # which a run that goes on makes up for
@@ -351,7 +351,8 @@ class Trainer:
         for problem in lost_steps(steps, self.step) if steps else problems:
             self.run.warn(problem)
         self.run.drop_after(self.step)
-        self.run.tidy_checkpoints(self.config.train.keep_checkpoints)  # a kill may have come before that
+        settings = self.config.train
+        self.run.tidy_checkpoints(settings.keep_checkpoints, settings.keep_best)  # a kill may have come before that
         if self.step == self.config.train.steps:
             self._replies.put_aside()()
         if self.coach is not None:

@@ -171,6 +171,22 @@ def test_the_disk_holds_the_kept_checkpoints_and_the_one_that_is_being_made(step
     assert _disk_gb(load_config(None, [*times, "torch.lora_rank=4"]), given, SIZES) == 4 * most_at_once
 
 
+@pytest.mark.parametrize(
+    ("every", "keep", "evaluations", "most_at_once"),
+    [
+        (0, 1, 5, 2),  # after step 5, if it is the best so far, and after the last
+        (0, 1, 2, 3),  # the best, the newest, and the one that is being made
+        (1, 3, 2, 5),
+        (0, 1, 20, 1),
+        (5, 3, 5, 2),  # the same steps
+    ],
+)
+def test_the_disk_holds_the_best_checkpoint_too(every, keep, evaluations, most_at_once):
+    times = ("train.steps=10", f"train.checkpoint_every={every}", f"train.keep_checkpoints={keep}")
+    config = load_config(None, [*times, "train.keep_best=true", f"eval.every={evaluations}"])
+    assert _disk_gb(config, policies(one=True, two=False), SIZES) == 12 * most_at_once
+
+
 @pytest.mark.parametrize(("gigabytes", "shown"), [(1.25, "1.2 GB"), (0.1, "0.1 GB"), (0.0991, "100 MB"), (0.0, "0 MB")])
 def test_a_size_is_said_in_the_unit_that_shows_more_than_a_zero(gigabytes, shown):
     assert _size(gigabytes) == shown

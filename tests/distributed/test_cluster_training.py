@@ -3,6 +3,9 @@
 import pytest
 from whole_runs import MATHCHAT, Judge, configured, episodes_of, needs_sandbox, train_on
 
+from coachrl.runs import checkpoints
+from coachrl.runs.checkpoints import best_step
+
 pytestmark = [needs_sandbox, pytest.mark.usefixtures("bare_sandboxes")]
 
 PLANPATH = {
@@ -51,8 +54,9 @@ async def test_at_grpo_trains_on_candidates_and_follows_the_best(pair, tmp_path,
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.thorough)])
-async def test_one_step_off_plays_with_weights_one_update_old(pair, tmp_path, monkeypatch, workers):
+async def test_one_step_off_plays_with_weights_one_update_old_and_keeps_the_best(pair, tmp_path, monkeypatch, workers):
     settings = MATHCHAT | {"openrlhf.one_step_off": "true", "train.steps": 3, "rollout.workers": workers}
+    settings |= {"eval.every": 1, "train.keep_best": "true"}
     before = pair.engines()[1]
     run = await train_on(pair, configured(tmp_path, settings), monkeypatch)
     assert [metrics["train/staleness"] for metrics in run.metrics()[1:]] == [0, 1, 1]
@@ -60,3 +64,6 @@ async def test_one_step_off_plays_with_weights_one_update_old(pair, tmp_path, mo
         versions = {a["weights_version"] for episode in episodes_of(run, step) for a in episode["actions"]}
         assert versions == {before + age}
     assert pair.engines()[1] == before + 3
+    kept = {best_step({line["step"]: line for line in run.metrics()}), 3}
+    assert [path.name for path in run.checkpoints()] == [f"step-{step:06d}" for step in sorted(kept)]
+    assert all(checkpoints.read(path, {}).step for path in run.checkpoints())

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from coachrl.config import load_config
 from coachrl.report.contents import Contents, EpisodeFile, draw_key
 from coachrl.report.episodes import Shown, artifacts
 from coachrl.report.outcome import (
     BEHAVIOR,
     behavior_rows,
+    best_evaluation,
     changed_draws,
     conclusion,
     ends,
@@ -50,6 +52,20 @@ LAST = evaluation(
     episode("d.0", True),
     episode("e.0", True, broken="sandbox: gone"),
 )
+
+
+def test_the_best_evaluation_is_that_of_the_metrics_and_is_told_while_its_episodes_are_there():
+    success = {0: 0.5, 1: 0.9, 2: 0.5, 3: 0.4}
+    steps = {step: {"eval/success": value} for step, value in success.items()}
+    files = [evaluation(step, episode("a.0", True), episode("b.0", False)) for step in success]
+    config = load_config(None, ["train.keep_best=true", "eval.every=1"])
+    found = replace(contents(*files), config=config, steps=steps)
+    said = best_evaluation(found)
+    assert "after step 1 (--checkpoint best). The highest of 3 evaluations" in said
+    assert "no better than before training" in best_evaluation(replace(found, steps=steps | {1: steps[3]}))
+    assert best_evaluation(replace(found, evaluations=[files[0], *files[2:]])) == "", "and not the second best"
+    assert best_evaluation(replace(found, config=load_config(None, ["eval.every=1"]))) == ""
+    assert best_evaluation(replace(found, steps={0: steps[0], 1: steps[1]})) == "", "one is none of several"
 
 
 def test_a_draw_is_known_by_its_task_and_the_end_of_its_id():

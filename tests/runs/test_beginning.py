@@ -178,7 +178,7 @@ def test_a_setting_that_no_resume_may_change_is_told_with_what_it_was(tmp_path):
 
 
 def test_what_a_resume_may_change_a_hand_may_change(tmp_path):
-    run = with_settings(tmp_path)
+    run = with_settings(tmp_path, "eval.every=1")  # which train.keep_best needs
 
     def changed(key):
         for value in ("2", "true", "0.5", "[1, 2]", "x", "host:1"):

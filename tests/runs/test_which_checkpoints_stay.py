@@ -12,8 +12,10 @@ from command_line import coachrl
 from kept_checkpoints import newest, run_with_checkpoints
 
 from coachrl.cli.checkpoints import list_checkpoints
+from coachrl.config import dump_config
 from coachrl.errors import CheckpointError
 from coachrl.runs import checkpoints
+from coachrl.runs.chosen import checkpoint_kept
 from coachrl.runs.folder import Run
 
 
@@ -38,7 +40,7 @@ def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_run(run, monk
 
 
 def test_a_checkpoint_that_somebody_reads_outlives_a_newer_one(run):
-    with run.last_checkpoint_kept() as read:
+    with checkpoint_kept(run) as read:
         with run.checkpoint(4, keep=1) as folder:
             checkpoints.seal(folder, 4, {"pipeline": "mathchat", "model of policy a": "tiny"})
         assert [path.name for path in run.checkpoints()] == ["step-000003", "step-000004"]
@@ -54,7 +56,7 @@ def test_where_a_newer_checkpoint_takes_the_last_ones_place_the_newer_one_is_rea
     chosen = iter([first, first.with_name("step-000004")])
     monkeypatch.setattr(Run, "last_checkpoint", lambda _: next(chosen))
     first.rename(first.with_name("step-000004"))
-    with run.last_checkpoint_kept() as read:
+    with checkpoint_kept(run) as read:
         assert read.name == "step-000004"
 
 
@@ -145,6 +147,85 @@ def test_all_of_a_checkpoint_is_on_the_disk_before_an_older_one_goes(run, monkey
     named, removed = done.index("step-000004"), done.index(".step-000003.removed")
     assert set(done[:named]) >= {folder, folder / "policy", folder / "policy" / "weights", folder / "trainer.json"}
     assert folder.parent in done[named:removed]
+
+
+def evaluated(run, successes):
+    """With a line of metrics for each step, from step 0."""
+    for step, success in enumerate(successes):
+        run.append_metrics({"step": step} | ({} if success is None else {"eval/success": success}))
+
+
+def names(run):
+    return [path.name for path in run.checkpoints()]
+
+
+def add(run, step, **keep):
+    with run.checkpoint(step, **keep) as folder:
+        checkpoints.seal(folder, step, {})
+
+
+def test_the_best_stays_beside_the_newest_until_a_better_one_is_there(run):
+    evaluated(run, [0.9, 0.2, 0.5, 0.4, None, 0.5])
+    add(run, 4, keep=1, keep_best=True)
+    assert names(run) == ["step-000002", "step-000004"]
+    add(run, 5, keep=1, keep_best=True)
+    assert names(run) == ["step-000002", "step-000005"], "of equal ones the earlier"
+    run.append_metrics({"step": 6, "eval/success": 0.6})
+    run.tidy_checkpoints(keep=1, keep_best=True)  # killed before it was written
+    assert names(run) == ["step-000002", "step-000005"]
+    add(run, 6, keep=1, keep_best=True)
+    assert names(run) == ["step-000006"]
+
+
+def test_the_best_stays_while_a_better_one_is_written(run):
+    evaluated(run, [None, 0.1, 0.5, 0.4, 0.9])
+    with run.checkpoint(4, keep=1, keep_best=True) as folder:
+        assert names(run) == ["step-000002", "step-000003"]
+        checkpoints.seal(folder, 4, {})
+    assert names(run) == ["step-000004"]
+
+
+def test_without_keep_best_the_best_goes(run):
+    evaluated(run, [None, 0.9, 0.5, 0.4])
+    run.tidy_checkpoints(keep=1)
+    assert names(run) == ["step-000003"]
+
+
+@pytest.mark.parametrize(
+    ("keep_best", "keep", "stay"), [("true", 1, [1, 3]), ("true", 2, [1, 2, 3]), ("true", 0, []), ("false", 1, [3])]
+)
+def test_pruning_leaves_the_best_of_a_run_that_keeps_it(run, keep_best, keep, stay):
+    evaluated(run, [None, 0.9, 0.5, 0.4])
+    config = run.config(["eval.every=1", f"train.keep_best={keep_best}"])
+    (run.folder / "config.yaml").write_text(dump_config(config))
+    done = coachrl("checkpoints", "prune", run.folder, "--keep", keep, cwd=run.folder)
+    assert done.returncode == 0, done.stderr
+    assert names(run) == [f"step-{step:06d}" for step in stay]
+
+
+def test_pruning_leaves_the_best_where_nobody_can_say_whether_it_is_kept(run):
+    evaluated(run, [None, 0.9, 0.5, 0.4])
+    (run.folder / "config.yaml").write_text("no: configuration")
+    assert coachrl("checkpoints", "prune", run.folder, cwd=run.folder).returncode == 0
+    assert names(run) == ["step-000001", "step-000003"]
+
+
+def test_where_the_best_is_damaged_the_best_of_the_others_stays(run):
+    evaluated(run, [None, 0.9, 0.5, 0.4])
+    os.truncate(run.folder / "checkpoints" / "step-000001" / "policy" / "weights", 1)
+    removed = checkpoints.prune(run.folder / "checkpoints", 1, dict(enumerate(run.metrics())))
+    assert [checkpoint.step for checkpoint in removed] == [1] and names(run) == ["step-000002", "step-000003"]
+
+
+def test_the_list_says_which_was_evaluated_how_and_which_is_best(run):
+    evaluated(run, [0.25, 0.5, None, 0.25])
+    shown = coachrl("checkpoints", "list", run.folder, cwd=run.folder).stdout.splitlines()
+    assert shown[0].endswith("whole  held-out success 0.500, the best evaluation")
+    assert shown[1].endswith("whole") and shown[2].endswith("whole  held-out success 0.250")
+    records = json.loads(coachrl("checkpoints", "list", run.folder, "--json", cwd=run.folder).stdout)
+    assert [(record["heldout_success"], record["best"]) for record in records] == [
+        (0.5, True), (None, False), (0.25, False),
+    ]  # fmt: skip
 
 
 def test_checkpoints_are_listed(run):

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -171,6 +172,26 @@ async def test_a_run_killed_at_any_moment_ends_as_an_uninterrupted_one(environme
         assert whole_lines(cut)
         assert len(cut.checkpoints()) == 2
         assert not list(folder.rglob(".step*"))
+
+
+@pytest.mark.slow
+async def test_a_run_killed_as_it_names_or_removes_a_checkpoint_has_its_best_and_its_newest_in_the_end(environment):
+    """No task is solved, so that the earliest evaluation is the best."""
+    driver, _, configured = environment
+    settings = [*SETTINGS, "train.steps=3", "train.keep_checkpoints=1", "train.keep_best=true", "eval.every=1"]
+    config, folder = configured("whole", settings)
+    done = await driver.train(config)
+    assert done["returncode"] == 0, (driver.folder / "driver.log").read_text()[-3000:]
+    kept = ["step-000001", "step-000003"]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == kept
+    renamed = re.compile(r"os\.rename .*/checkpoints/\.?step-[0-9.]+")
+    moments = [n for n, event in enumerate(done["events"]) if renamed.fullmatch(event)]
+    assert len(moments) == 4, "three are named, and then that of step 2 is removed"
+    for moment in moments[-2:]:
+        config, folder = configured(f"cut-{moment}", settings)
+        assert (await driver.train(config, kill_at=moment))["returncode"] == -9
+        assert (await driver.train(config, folder))["returncode"] == 0
+        assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == kept
 
 
 def replies_on_disk(folder):
