@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.data.sample import Sample
+from coachrl.audit.data.sample import Floats, Sample
 from coachrl.rescore.rescoring import ScoredAction
 from coachrl.stats import SCORE_CHANGE, SHARE, Estimate, correlation
 from coachrl.types import CoachScore, Usage
@@ -95,7 +94,7 @@ def compare(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], s
         before_G, after_G = (np.bincount(codes_N, side_N) / np.bincount(codes_N) for side_N in (before_N, after_N))
         return dict(zip(places, map(MeanDifference, before_G.tolist(), after_G.tolist(), shifts), strict=True))
 
-    def correlated(x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
+    def correlated(x_N: Floats, y_N: Floats) -> Estimate | None:
         return correlation(x_N, y_N, sample.task_codes_N, sample.resampler)
 
     return Comparison(

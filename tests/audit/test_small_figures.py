@@ -80,8 +80,8 @@ def test_a_value_that_is_the_same_in_every_task_has_the_p_of_equal_signs():
 def test_what_is_the_same_at_a_limit_is_tested_against_what_is_asked_and_not_against_0():
     """Three tasks at 0 of shares: a quarter is refused by equal signs, 0 itself is nothing to test."""
     sums = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 1.0]])
-    found = over_tasks(sums, first_over_second, 4, of="episodes", limits=SHARE, null=0.25)
-    assert (found.value, found.low, found.p, found.n, found.tasks, found.of) == (0.0, 0.0, 0.25, 4, 3, "episodes")
+    found = over_tasks(sums, first_over_second, 4, limits=SHARE, null=0.25)
+    assert (found.value, found.low, found.p, found.n, found.tasks, found.of) == (0.0, 0.0, 0.25, 4, 3, "actions")
     assert found.high == pytest.approx(1 - 0.025 ** (6 / 16), rel=1e-5), "they weigh as much as 16/6 equal tasks"
     assert over_tasks(sums, first_over_second, 4, limits=SHARE).p is None
     ones = np.array([[1.0, 1.0], [2.0, 2.0]])

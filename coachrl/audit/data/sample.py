@@ -11,9 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.audit.data.frame import category
-from coachrl.stats import RESAMPLES, UNLIMITED, Estimate, Limits, Resampler, Sums, equal_clusters, estimate, ratio
+from coachrl.stats import RESAMPLES, UNLIMITED, Estimate, Limits, Resampler, equal_clusters, estimate, ratio
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Statistic = Callable[[Floats], Floats]
 """A function of sums over rows, a value for each resample."""
 OUTCOMES = ("failure", "success")
@@ -26,9 +27,9 @@ class Sample:
     `period` ("early", "late": the halves of its run's training steps)."""
 
     frame: pd.DataFrame
-    task_codes_N: NDArray[np.int64]
+    task_codes_N: Ints
     resampler: Resampler
-    _codes: dict[tuple[str, ...], tuple[NDArray[np.int64], int]] = field(init=False, repr=False, default_factory=dict)
+    _codes: dict[tuple[str, ...], tuple[Ints, int]] = field(init=False, repr=False, default_factory=dict)
 
     @classmethod
     def of(cls, frame: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> Sample:
@@ -58,7 +59,7 @@ class Sample:
         """The values of a column that occur, in order."""
         return [value for (value,) in self.labels((column,))]
 
-    def codes(self, columns: Sequence[str]) -> tuple[NDArray[np.int64], int]:
+    def codes(self, columns: Sequence[str]) -> tuple[Ints, int]:
         """(number of each row's combination of values, how many combinations occur)."""
         if not columns:
             return np.zeros(len(self.frame), np.int64), 1
@@ -87,24 +88,22 @@ class Sample:
         self,
         statistic: Statistic,
         *values_N: Floats,
-        cells: tuple[NDArray[np.int64], int] | None = None,
+        cells: tuple[Ints, int] | None = None,
         n: int | None = None,
         **about: Any,
     ) -> Estimate:
         """A function of sums, of ones and of each of `values_N`: over all rows, [resamples, 1 + values], or over the
         rows of each cell, [resamples, cells, 1 + values]. about: as `coachrl.stats.estimate` takes it."""
-        found = self.sums(*(cells or self.codes(())), *values_N)
-        points, boots = found.point_KV[None], found.boot_RKV
-        if cells is None:
-            points, boots = points[:, 0], boots[:, 0]
-        value = float(statistic(points)[0])
+        sums_RKV = self.sums(*(cells or self.codes(())), *values_N)
+        values_R = statistic(sums_RKV[:, 0] if cells is None else sums_RKV)
         about.setdefault("clusters", self.equal_tasks())
-        return estimate(value, statistic(boots), len(self.frame) if n is None else n, self.tasks, **about)
+        return estimate(float(values_R[0]), values_R[1:], len(self.frame) if n is None else n, self.tasks, **about)
 
-    def sums(self, cells_N: NDArray[np.int64], cells: int, *values_N: NDArray[np.float64]) -> Sums:
+    def sums(self, cells_N: Ints, cells: int, *values_N: Floats) -> Floats:
+        """See `Resampler.sums`."""
         return self.resampler.sums(self.task_codes_N, cells_N, values_N, cells)
 
-    def rows_by_task(self, cells_N: NDArray[np.int64], cells: int) -> list[NDArray[np.int64]]:
+    def rows_by_task(self, cells_N: Ints, cells: int) -> list[Ints]:
         """Of each cell, how many rows each of its tasks has."""
         pairs, rows = np.unique(cells_N * self.resampler.tasks + self.task_codes_N, return_counts=True)
         tasks_K = np.bincount(pairs // self.resampler.tasks, minlength=cells)
@@ -113,20 +112,19 @@ class Sample:
     def means(
         self,
         columns: Sequence[str],
-        values_N: NDArray[np.float64],
+        values_N: Floats,
         of: str = "actions",
         limits: Limits = UNLIMITED,
     ) -> list[Estimate]:
         """Mean of the values in each combination of `columns` that occurs, in their order."""
         cells_N, cells = self.codes(columns)
-        found, rows_K = self.sums(cells_N, cells, values_N), self.rows_by_task(cells_N, cells)
-        boot_RK = ratio(found.boot_RKV[:, :, 1], found.boot_RKV[:, :, 0])
-        counts_K, sums_K = found.point_KV.T
+        sums_RKV, rows_K = self.sums(cells_N, cells, values_N), self.rows_by_task(cells_N, cells)
+        means_RK = ratio(sums_RKV[..., 1], sums_RKV[..., 0])
         return [
             estimate(
-                sums_K[k] / counts_K[k],
-                boot_RK[:, k],
-                int(counts_K[k]),
+                float(means_RK[0, k]),
+                means_RK[1:, k],
+                int(rows_K[k].sum()),
                 len(rows_K[k]),
                 of=of,
                 limits=limits,
@@ -135,16 +133,19 @@ class Sample:
             for k in range(cells)
         ]
 
-    def mean(self, values_N: NDArray[np.float64], of: str = "actions", limits: Limits = UNLIMITED) -> Estimate:
+    def mean(self, values_N: Floats, of: str = "actions", limits: Limits = UNLIMITED) -> Estimate:
         return self.means((), values_N, of, limits)[0]
 
-    def matches(self, column: str, value: str) -> NDArray[np.float64]:
+    def matches(self, column: str, value: str) -> Floats:
         """1 where the column has the value, else 0."""
         return np.asarray(self.frame[column] == value, np.float64)
 
+    def values(self, column: str) -> Floats:
+        return self.frame[column].to_numpy(np.float64)
+
     @property
-    def scores(self) -> NDArray[np.float64]:
-        return self.frame["score"].to_numpy(np.float64)
+    def scores(self) -> Floats:
+        return self.values("score")
 
 
 def _results(outcomes: pd.Series) -> pd.Categorical:

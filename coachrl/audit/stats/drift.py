@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from coachrl.audit.data.sample import PERIODS, Floats, Sample
+from coachrl.audit.stats.strata import at_equal_cells
 from coachrl.parsing import is_finite
 from coachrl.stats import (
     POSITIVE,
@@ -21,7 +22,6 @@ from coachrl.stats import (
     UNLIMITED,
     Estimate,
     Limits,
-    ratio,
 )
 from coachrl.storage.jsonl import readable_jsonl
 
@@ -71,8 +71,8 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
         notes.append(f"scores of {steps} training step only: drift over training cannot be measured")
     else:
         curves["score"] = _by_role(sample, sample.scores, SCORE)
-        curves["response tokens"] = _by_role(sample, _floats(frame["tokens"]), POSITIVE)
-        curves["code"] = _by_role(sample, _floats(frame["has_code"]), SHARE)
+        curves["response tokens"] = _by_role(sample, sample.values("tokens"), POSITIVE)
+        curves["code"] = _by_role(sample, sample.values("has_code"), SHARE)
     score_change = _change(sample, sample.scores, SCORE_CHANGE)
     if steps > 1 and score_change is None:
         notes.append("no role was scored in both halves of a run's training: how scores change cannot be measured")
@@ -84,8 +84,8 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
         score_change=score_change,
         outcome_change=outcome,
         outcome_source=source,
-        length_change=_change(sample, _floats(frame["tokens"]), UNLIMITED),
-        tool_change=_change(sample, _floats(frame["has_code"]), SHARE_CHANGE),
+        length_change=_change(sample, sample.values("tokens"), UNLIMITED),
+        tool_change=_change(sample, sample.values("has_code"), SHARE_CHANGE),
         notes=notes,
     )
 
@@ -136,11 +136,7 @@ def _mean_change(changes: pd.Series, tasks: Mapping[str, str], resamples: int) -
     if changes.empty:
         return None
     sample = Sample.of_tasks([tasks[str(action)] for action in changes.index], resamples)
-    return sample.mean(_floats(changes), "actions", SCORE_CHANGE)
-
-
-def _floats(column: pd.Series) -> Floats:
-    return column.to_numpy(np.float64)
+    return sample.mean(changes.to_numpy(np.float64), "actions", SCORE_CHANGE)
 
 
 def _by_role(sample: Sample, values_N: Floats, limits: Limits) -> list[Curve]:
@@ -154,8 +150,8 @@ def _by_role(sample: Sample, values_N: Floats, limits: Limits) -> list[Curve]:
 def _change(
     sample: Sample, values_N: Floats, limits: Limits, equal: Sequence[str] = ("run", "role"), of: str = "actions"
 ) -> Estimate | None:
-    """Late minus early inside of cells of `equal`, weighted as in a regression with a term for each cell. None where no
-    cell holds both. The tasks that carry it are those of the half that has fewer: a curriculum's last ones."""
+    """Late minus early inside of cells of `equal`, see `at_equal_cells`. None where no cell holds both. The tasks that
+    carry it are those of the half that has fewer: a curriculum's last ones."""
     cell_N, cells = sample.codes(equal)
     late_N, periods = sample.matches("period", "late").astype(np.int64), len(PERIODS)
     counts_CP = np.bincount(cell_N * periods + late_N, minlength=cells * periods).reshape(cells, periods)
@@ -166,10 +162,8 @@ def _change(
     carrying = min(sample.equal_tasks(weights_N * (late_N == half)) for half in range(periods))
 
     def change(sums_RCV: Floats) -> Floats:
-        parts = sums_RCV.reshape(len(sums_RCV), cells, periods, 2)
-        counts, means = parts[..., 0], ratio(parts[..., 1], parts[..., 0])
-        weights = np.nan_to_num(ratio(counts.prod(axis=2), counts.sum(axis=2)))
-        return ratio((weights * np.nan_to_num(means[:, :, 1] - means[:, :, 0])).sum(axis=1), weights.sum(axis=1))
+        early_RSV, late_RSV = np.moveaxis(sums_RCV.reshape(-1, cells, periods, 2), 2, 0)
+        return at_equal_cells(late_RSV, early_RSV)
 
     halves = (cell_N * periods + late_N, cells * periods)
     return sample.total(change, values_N, cells=halves, of=of, limits=limits, clusters=carrying)
