@@ -20,13 +20,13 @@ from coachrl.audit.stats.drift import Curve, drift
 from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, stratum_means, task_spread, with_bins
 from coachrl.audit.stats.style import _amount, _usual_range, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
+from coachrl.audit.topics.category import category_gaps
+from coachrl.audit.topics.failures import missing_scores
 from coachrl.audit.topics.halo import copying, halo
 from coachrl.audit.topics.handover import handovers
-from coachrl.audit.topics.kinds import category_gaps
 from coachrl.audit.topics.leniency import _progress_counted_again, leniency
-from coachrl.audit.topics.missing import missing_scores
-from coachrl.audit.topics.order import with_places
-from coachrl.audit.topics.preference import self_preference
+from coachrl.audit.topics.self_preference import self_preference
+from coachrl.audit.topics.turn_order import with_places
 from coachrl.stats import SHARE, Estimate
 
 

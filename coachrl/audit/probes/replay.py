@@ -12,7 +12,7 @@ is tried again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -219,19 +219,14 @@ def _replayed(decision: Decision, score: CoachScore, measured: Measured) -> Repl
 
 
 def _fidelities(actions: Sequence[ReplayedAction], resamples: int, seed: int) -> Iterator[Fidelity]:
-    kinds: list[tuple[str, Callable[[ReplayedAction], Hashable]]] = [
-        ("all", lambda one: ""),
-        ("role", lambda one: one.role),
-        ("turn", lambda one: one.turn + 1),
-        ("category", lambda one: one.category),
-    ]
-    for kind, key in kinds:
-        levels = sorted({key(one) for one in actions}, key=str)
-        if kind != "all" and len(levels) < 2:
-            continue
-        for level in levels or [""]:
-            of = [one for one in actions if key(one) == level]
-            yield Fidelity(f"{kind} {level}".strip(), len(of), _rho(of, resamples, seed))
+    yield Fidelity("all", len(actions), _rho(actions, resamples, seed))
+    for kind in ("role", "turn", "category"):
+        groups: dict[Any, list[ReplayedAction]] = {}
+        for one in actions:
+            groups.setdefault(getattr(one, kind), []).append(one)
+        for level, of in sorted(groups.items()) if len(groups) > 1 else ():
+            name = level + 1 if kind == "turn" else level
+            yield Fidelity(f"{kind} {name}".strip(), len(of), _rho(of, resamples, seed))
 
 
 def _rho(actions: Sequence[ReplayedAction], resamples: int, seed: int) -> Estimate | None:

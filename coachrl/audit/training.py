@@ -11,10 +11,10 @@ import numpy as np
 
 from coachrl.audit.data.frame import read_audit_data
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.findings import category_gaps
 from coachrl.audit.probes.probes import ask, draw_requests
 from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.drift import REFERENCE_SET, reference_set_lines
+from coachrl.audit.stats.strata import category_contrasts
 from coachrl.audit.stats.style import style_effects
 from coachrl.coach.base import CoachRequest, OutcomeTo
 from coachrl.coach.pool import CoachPool
@@ -114,7 +114,7 @@ def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
         return {}
     sample = Sample.of(own, _RESAMPLES, run.config().seed)
     found = {"audit/n": float(len(sample.frame)), "audit/tasks": float(sample.resampler.tasks)}
-    gaps = [gap.adjusted for gap in category_gaps(sample) if gap.adjusted is not None and not gap.within]
+    gaps = [gap.adjusted for gap in category_contrasts(sample) if gap.adjusted is not None and not gap.within]
     if gaps:
         gap = max(gaps, key=lambda estimate: abs(estimate.value))
         found["audit/category_gap"] = gap.value
@@ -124,9 +124,8 @@ def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
     if length:
         found["audit/length_rho"] = length[0].rho.value
     calibration = calibrate(sample, run.config().coach.evidence.ground_truth)
-    last = [p for p in calibration.predictions if p.of == "last action" and not p.category]
-    if last:
-        found["audit/auc_of_shown_outcome" if last[0].circular else "audit/auc"] = last[0].auc.value
+    if (last := calibration.last_action) is not None:
+        found["audit/auc_of_shown_outcome" if last.circular else "audit/auc"] = last.auc.value
     found["audit/modal_share"] = max(s.modal_share.value for s in calibration.saturation)
     return found
 
