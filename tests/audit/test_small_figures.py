@@ -40,7 +40,7 @@ def test_levels_means_and_tasks_are_those_of_what_is_left():
     found = sample({"task": "x", "score": 1.0}, {"task": "y", "role": "critic", "score": 4.0}, {"task": "y"})
     alone = found.where(found.frame["role"] == "solver")
     assert found.levels("role") == ["critic", "solver"] and alone.levels("role") == ["solver"]
-    assert [mean.value for mean in found.means(("role",), found.scores)] == [4.0, 3.0]
+    assert [mean.value for mean in found.means(("role",), found.scores).values()] == [4.0, 3.0]
     assert list(map(list, found.rows_by_task(np.array([0, 0, 1]), 2))) == [[1, 1], [1]]
     assert alone.codes(("role",))[0].tolist() == [0, 0], "numbered anew, and not as in the whole sample"
 

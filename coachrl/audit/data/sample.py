@@ -11,7 +11,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.audit.data.frame import category
-from coachrl.stats import RESAMPLES, UNLIMITED, Estimate, Limits, Resampler, equal_clusters, estimate, ratio
+from coachrl.stats import (
+    RESAMPLES,
+    UNLIMITED,
+    Estimate,
+    Limits,
+    Resampler,
+    correlation,
+    equal_clusters,
+    estimate,
+    ratio,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -50,10 +60,19 @@ class Sample:
         rows = pd.DataFrame({"task": list(map(str, tasks)), "score": 0.0, "outcome": np.nan, "step": 0})
         return cls.of(rows.astype({"task": "category"}), resamples, seed)
 
-    def where(self, mask: pd.Series) -> Sample:
+    def where(self, mask: pd.Series | NDArray[np.bool_]) -> Sample:
         """The rows that `mask` keeps, under the same draws of tasks."""
-        keep_N = mask.to_numpy(bool)
+        keep_N = np.asarray(mask, bool)
         return replace(self, frame=self.frame[keep_N], task_codes_N=self.task_codes_N[keep_N])
+
+    def assign(self, **columns: Any) -> Sample:
+        """The same rows with further columns, or with others in their place."""
+        return replace(self, frame=self.frame.assign(**columns))
+
+    def by(self, column: str) -> dict[str, Sample]:
+        """The rows of each value of a column that occurs, under the same draws of tasks."""
+        codes_N, _ = self.codes((column,))
+        return {level: self.where(codes_N == code) for code, level in enumerate(self.levels(column))}
 
     def levels(self, column: str) -> list[str]:
         """The values of a column that occur, in order."""
@@ -65,7 +84,7 @@ class Sample:
             return np.zeros(len(self.frame), np.int64), 1
         if tuple(columns) not in self._codes:  # a pass over all actions that many figures need
             codes = np.asarray(self.frame.groupby(list(columns), observed=True, sort=True).ngroup(), np.int64)
-            self._codes[tuple(columns)] = codes, int(codes.max()) + 1
+            self._codes[tuple(columns)] = codes, int(codes.max(initial=-1)) + 1
         return self._codes[tuple(columns)]
 
     def labels(self, columns: Sequence[str]) -> list[tuple[str, ...]]:
@@ -115,13 +134,13 @@ class Sample:
         values_N: Floats,
         of: str = "actions",
         limits: Limits = UNLIMITED,
-    ) -> list[Estimate]:
+    ) -> dict[tuple[str, ...], Estimate]:
         """Mean of the values in each combination of `columns` that occurs, in their order."""
         cells_N, cells = self.codes(columns)
         sums_RKV, rows_K = self.sums(cells_N, cells, values_N), self.rows_by_task(cells_N, cells)
         means_RK = ratio(sums_RKV[..., 1], sums_RKV[..., 0])
-        return [
-            estimate(
+        return {
+            label: estimate(
                 float(means_RK[0, k]),
                 means_RK[1:, k],
                 int(rows_K[k].sum()),
@@ -130,11 +149,15 @@ class Sample:
                 limits=limits,
                 clusters=equal_clusters(rows_K[k]),
             )
-            for k in range(cells)
-        ]
+            for k, label in enumerate(self.labels(columns))
+        }
 
     def mean(self, values_N: Floats, of: str = "actions", limits: Limits = UNLIMITED) -> Estimate:
-        return self.means((), values_N, of, limits)[0]
+        return self.means((), values_N, of, limits)[()]
+
+    def correlation(self, x_N: Floats, y_N: Floats) -> Estimate | None:
+        """Pearson's; of ranks it is Spearman's. None where one side is constant."""
+        return correlation(x_N, y_N, self.task_codes_N, self.resampler)
 
     def matches(self, column: str, value: str) -> Floats:
         """1 where the column has the value, else 0."""

@@ -17,17 +17,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
-from scipy import stats as scipy_stats
+from scipy import stats
 
+from coachrl.audit.data.sample import Sample
 from coachrl.audit.verdicts import SMALLEST_RHO, AuditVerdict, Grade
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.records import step_of
 from coachrl.seeding import generator
-from coachrl.stats import Estimate, Resampler, correlation
+from coachrl.stats import Estimate
 from coachrl.storage.jsonl import append_jsonl, drop_torn_line, readable_jsonl
 from coachrl.text import counted
 from coachrl.trainers.rollout.replay import Decision, Measured, ReplaySettings, decisions_of, measure
@@ -233,7 +233,7 @@ def _rho(actions: Sequence[ReplayedAction], resamples: int, seed: int) -> Estima
     """Spearman's, its interval over tasks."""
     if len(actions) < FEWEST:
         return None
-    tasks, codes_N = np.unique([one.task for one in actions], return_inverse=True)
-    scores_N = scipy_stats.rankdata([one.score for one in actions])
-    worths_N = scipy_stats.rankdata([one.worth for one in actions])
-    return correlation(scores_N, worths_N, codes_N, Resampler(len(tasks), resamples, seed))
+    sample = Sample.of_tasks([one.task for one in actions], resamples, seed)
+    scores_N = stats.rankdata([one.score for one in actions])
+    worths_N = stats.rankdata([one.worth for one in actions])
+    return sample.correlation(scores_N, worths_N)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jinja2
@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from coachrl import __version__
 from coachrl.audit.audit import Audit
 from coachrl.audit.data.imported import is_imported
-from coachrl.audit.data.lookup import ActionText, find_texts
+from coachrl.audit.data.lookup import find_texts
 from coachrl.audit.findings import Findings
 from coachrl.audit.report.figures import category_rows, charts_of, curve_chart, reliability_chart, table3
 from coachrl.audit.stats.people import People
@@ -112,8 +112,7 @@ def as_html(audit: Audit) -> str:
         circular_words=circular_words,
         told_unmeasured=_TOLD_UNMEASURED,
         features=FEATURES,
-        charts_of=charts_of,
-        colors=_colors(audit),
+        charts_of=partial(charts_of, colors=_colors(audit)),
         forest=forest,
         reference_set_chart=lambda curves: curve_chart(
             "Change of score since the first time", curves, "points", zero=True
@@ -123,9 +122,6 @@ def as_html(audit: Audit) -> str:
         probe_rows=lambda probes: [(probe.name, probe.shift) for probe in probes if probe.shift is not None],
         table3=table3,
         text_of=lambda run, action: texts.get((run, action)),
-        rationale=_rationale,
-        of=audit.verdicts_of,
-        others=audit.other_verdicts,
     )
 
 
@@ -148,8 +144,3 @@ def _shown_actions(audit: Audit) -> set[tuple[str, str]]:
         for pair in between.agreement.pairs
         for example in pair.examples
     }
-
-
-def _rationale(text: ActionText, rater: str) -> str:
-    """A rescore's own word, else the run's."""
-    return text.rationales.get(rater, text.rationales.get("", ""))

@@ -90,7 +90,7 @@ def calibrate(sample: Sample, outcome_to: str = "none") -> Calibration:
         if (found := _predict(part, of, category, notes)) is not None:
             predictions.append(replace(found, circular=of in told))
     reliability = _reliability(last) if len(last.frame) else []
-    saturation = [_saturation(sample, role) for role in sample.levels("role")]
+    saturation = [_saturation(part, role) for role, part in sample.by("role").items()]
     return Calibration(predictions, reliability, saturation, notes, circular=LAST_ACTION in told)
 
 
@@ -107,15 +107,11 @@ def _parts(measured: Sample, last: Sample) -> list[tuple[str, str, Sample]]:
     parts = [(LAST_ACTION, "", last)] if len(last.frame) else []
     if measured.frame["outcome"].nunique() < 2:  # which is said once, and not of each role
         return parts
-    categories = last.levels("category") if len(last.frame) else []
+    categories = last.by("category")
     if len(categories) > 1:
-        parts += [(LAST_ACTION, category, last.where(last.frame["category"] == category)) for category in categories]
-    if len(measured.frame):
-        final = ~measured.frame.duplicated(["run", "episode", "role"], keep="last")
-        parts += [
-            (role, "", measured.where(final & (measured.frame["role"] == role))) for role in measured.levels("role")
-        ]
-    return parts
+        parts += [(LAST_ACTION, category, of_category) for category, of_category in categories.items()]
+    final = measured.where(~measured.frame.duplicated(["run", "episode", "role"], keep="last"))
+    return [*parts, *((role, "", of_role) for role, of_role in final.by("role").items())]
 
 
 def _predict(sample: Sample, of: str, category: str, notes: list[str]) -> Prediction | None:
@@ -167,17 +163,16 @@ def _auc_and_tau(counts_RUY: Floats) -> tuple[Floats, Floats]:
 
 def _reliability(last: Sample) -> list[ReliabilityBin]:
     bin_N = np.minimum(last.scores, 10 - 1e-9).astype(np.int64)
-    part = replace(last, frame=last.frame.assign(bin=bin_N))
+    part = last.assign(bin=bin_N)
     rates = part.means(("bin",), part.values("outcome"), of="episodes", limits=SHARE)
     scores = part.frame.groupby("bin")["score"].mean()
     return [
         ReliabilityBin(float(low), float(low) + 10 / _BINS, float(mean), rate)
-        for low, mean, rate in zip(np.unique(bin_N), scores, rates, strict=True)
+        for low, mean, rate in zip(np.unique(bin_N), scores, rates.values(), strict=True)
     ]
 
 
-def _saturation(sample: Sample, role: str) -> Saturation:
-    part = sample.where(sample.frame["role"] == role)
+def _saturation(part: Sample, role: str) -> Saturation:
     score_N = np.round(part.scores * _TENTHS) / _TENTHS
     grid, value_N, counts_U = np.unique(score_N, return_inverse=True, return_counts=True)
     mode = counts_U.argmax()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -61,7 +61,7 @@ def examine_criteria(sample: Sample) -> Criteria | None:
 
 def _finding(sample: Sample, name: str) -> CriterionFinding:
     known = sample.where(sample.frame[CRITERION + name].notna())
-    own = replace(known, frame=known.frame.assign(score=known.frame[CRITERION + name]))
+    own = known.assign(score=known.frame[CRITERION + name])
     measured = own.where(own.frame["outcome"].notna())
     return CriterionFinding(
         name=name,

@@ -140,9 +140,8 @@ def _mean_change(changes: pd.Series, tasks: Mapping[str, str], resamples: int) -
 
 
 def _by_role(sample: Sample, values_N: Floats, limits: Limits) -> list[Curve]:
-    means = sample.means(("role", "bin"), values_N, limits=limits)
     points: dict[str, list[tuple[int, Estimate]]] = {}
-    for (role, first_step), mean in zip(sample.labels(("role", "bin")), means, strict=True):
+    for (role, first_step), mean in sample.means(("role", "bin"), values_N, limits=limits).items():
         points.setdefault(role, []).append((int(first_step), mean))
     return [Curve(role, of_role) for role, of_role in points.items()]
 
@@ -185,7 +184,7 @@ def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[
     rows = frame.assign(task=frame["task"].astype("category"), score=frame["outcome"])
     episodes = Sample.of(rows, sample.resampler.resamples)
     means = episodes.means(("step",), episodes.scores, of="episodes", limits=SHARE)
-    curve = [(int(step), mean) for (step,), mean in zip(episodes.labels(("step",)), means, strict=True)]
+    curve = [(int(step), mean) for (step,), mean in means.items()]
     moved = _change(episodes, episodes.scores, SHARE_CHANGE, ("run",), of="episodes")
     return moved, source, Curve(f"{source} success", curve)
 

@@ -65,11 +65,8 @@ class TaskSpread:
 
 def stratum_means(sample: Sample, dimension: str) -> list[StratumMean]:
     """Mean score of each level that occurs."""
-    names = sample.levels(dimension)
-    return [
-        StratumMean(dimension, name, mean)
-        for name, mean in zip(names, sample.means((dimension,), sample.scores, limits=SCORE), strict=True)
-    ]
+    means = sample.means((dimension,), sample.scores, limits=SCORE)
+    return [StratumMean(dimension, name, mean) for (name,), mean in means.items()]
 
 
 def contrasts(
@@ -123,8 +120,7 @@ def with_bins(sample: Sample) -> Sample:
     """The sample with a column `bin`: the first training step of each row's part of the run."""
     steps = np.unique(sample.frame["step"].to_numpy())
     firsts = np.array([part[0] for part in np.array_split(steps, min(_MOST_BINS, len(steps)))])
-    frame = sample.frame.assign(bin=firsts[np.searchsorted(firsts, sample.frame["step"].to_numpy(), side="right") - 1])
-    return replace(sample, frame=frame)
+    return sample.assign(bin=firsts[np.searchsorted(firsts, sample.frame["step"].to_numpy(), side="right") - 1])
 
 
 def task_spread(sample: Sample) -> TaskSpread | None:

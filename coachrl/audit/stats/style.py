@@ -50,10 +50,8 @@ class StyleEffect:
 def style_effects(sample: Sample) -> list[StyleEffect]:
     """All features over all roles, then by role where there are several. A feature that does not vary inside the cells
     has no effect to measure and is left out."""
-    roles = sample.levels("role")
-    samples = {"": sample}
-    if len(roles) > 1:
-        samples |= {role: sample.where(sample.frame["role"] == role) for role in roles}
+    by_role = sample.by("role")
+    samples = {"": sample} | (by_role if len(by_role) > 1 else {})
     found = [
         effect
         for role, part in samples.items()

@@ -3,7 +3,6 @@ on to each: then no agent learns what was its own doing. Both are facts about sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -61,7 +60,8 @@ def copying(sample: Sample) -> TopicFinding:
     """How much of the variance of scores the outcome explains, of the role where it explains least. A role that acts in
     successes or in failures alone cannot tell, and is left out."""
     measured = sample.where(sample.frame["outcome"].notna())
-    by_role = {role: _explained(of_role) for role, of_role in _with_both_outcomes(measured)}
+    can_tell = {role: part for role, part in measured.by("role").items() if part.frame["outcome"].nunique() > 1}
+    by_role = {role: _explained(part) for role, part in can_tell.items()}
     found = {role: estimate for role, estimate in by_role.items() if estimate is not None}
     if not found or len(found) < len(by_role):
         return _COPYING([], unmeasured="outcomes or scores of a role do not differ")
@@ -72,13 +72,6 @@ def copying(sample: Sample) -> TopicFinding:
         f"role's scores or more ({least_role}: {least.interval()}, {least.size}); only the rest says more than it does"
     )
     return _COPYING([surely_above(what, named, least, found.values(), COPIED)])
-
-
-def _with_both_outcomes(measured: Sample) -> Iterator[tuple[str, Sample]]:
-    for role in measured.levels("role") if len(measured.frame) else []:
-        of_role = measured.where(measured.frame["role"] == role)
-        if of_role.frame["outcome"].nunique() > 1:
-            yield role, of_role
 
 
 def _explained(sample: Sample) -> Estimate | None:

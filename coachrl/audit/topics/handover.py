@@ -51,11 +51,7 @@ def handover_gaming(rows: pd.DataFrame) -> TopicFinding:
     whole = Sample.of(parts, resamples=1)
     if whole.frame["period"].nunique() < 2:
         return _HANDOVER([], unmeasured="scores of one training step only")
-    effects = [
-        effect
-        for role in whole.levels("role")
-        if (effect := _effect(whole.where(whole.frame["role"] == role), role)) is not None
-    ]
+    effects = [e for role, part in whole.by("role").items() if (e := _effect(part, role)) is not None]
     weighted = [replace(effect, weight=_WEIGHT / len(effects)) for effect in effects]
     why = "" if effects else "no task was played in both halves of training"
     return _HANDOVER(weighted, unmeasured=why)
