@@ -13,7 +13,7 @@ from coachrl.audit.data.frame import CRITERION
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.strata import Contrast, contrasts
 from coachrl.audit.stats.style import StyleEffect, style_effect
-from coachrl.audit.stats.within import by_task, correlation, over_tasks, taken_out
+from coachrl.audit.stats.within import by_task, correlation_of_sums, over_tasks, taken_out
 from coachrl.stats import CORRELATION, SCORE, Estimate
 
 ALIKE = 0.9  # a rank correlation from which on two criteria are one
@@ -82,4 +82,4 @@ def _together(sample: Sample, first: str, second: str) -> Estimate | None:
     if np.allclose(x_N, 0) or np.allclose(y_N, 0):
         return None
     sums_TV = by_task(both, x_N * y_N, x_N * x_N, y_N * y_N)
-    return over_tasks(sums_TV, correlation, len(x_N), limits=CORRELATION, null=ALIKE)
+    return over_tasks(sums_TV, correlation_of_sums, len(x_N), limits=CORRELATION, null=ALIKE)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from coachrl.audit.data.sample import Floats, Ints, Sample, Statistic
-from coachrl.audit.stats.within import correlation, first_over_second, taken_out
+from coachrl.audit.stats.within import correlation_of_sums, first_over_second, taken_out
 from coachrl.stats import CORRELATION, SCORE_CHANGE, Estimate, Limits, holm
 
 # Column -> (what it is, how an amount of it is said, with a place for the plural's s, and that amount of one unit).
@@ -86,7 +86,7 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
 
     slope = figure(lambda sums_RV: span * first_over_second(sums_RV), plain, SCORE_CHANGE)
     no_slope = _why_no_slope(slope, span)
-    rho = figure(correlation, ranks, CORRELATION)
+    rho = figure(correlation_of_sums, ranks, CORRELATION)
     effect = StyleEffect(feature, role, rho, slope, _amount(feature, span), span)
     return replace(effect, slope=None, no_slope=no_slope) if no_slope else effect
 

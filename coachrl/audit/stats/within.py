@@ -95,7 +95,7 @@ def first_over_second(sums_RV: Floats) -> Floats:
     return ratio(sums_RV[:, 0], sums_RV[:, 1])
 
 
-def correlation(sums_RV: Floats) -> Floats:
+def correlation_of_sums(sums_RV: Floats) -> Floats:
     """From the sums of x * y, x * x and y * y, where the means of both are taken out."""
     xy, xx, yy = sums_RV.T
     return ratio(xy, np.sqrt(xx * yy))
