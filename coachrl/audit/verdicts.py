@@ -8,8 +8,9 @@ from functools import partial
 
 from coachrl.audit.data.imported import is_imported
 from coachrl.audit.findings import CrossRater, Findings, judged
+from coachrl.audit.reference_set import ReferenceSetDrift
 from coachrl.audit.stats.calibration import LAST_ACTION, Calibration, Prediction
-from coachrl.audit.stats.drift import Drift, ReferenceSetDrift
+from coachrl.audit.stats.drift import Drift
 from coachrl.audit.topics.effect import FEWEST_TASKS, LEAST, Effect, Grade, TopicFinding, alone
 from coachrl.stats import Estimate
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from coachrl.audit.data.sample import PERIODS, Floats, Sample
 from coachrl.audit.stats.strata import at_equal_cells
-from coachrl.parsing import is_finite
 from coachrl.stats import (
     POSITIVE,
     SCORE,
@@ -23,7 +20,6 @@ from coachrl.stats import (
     Estimate,
     Limits,
 )
-from coachrl.storage.jsonl import readable_jsonl
 
 
 @dataclass(frozen=True)
@@ -32,19 +28,6 @@ class Curve:
 
     name: str
     points: Sequence[tuple[int, Estimate]]
-
-
-REFERENCE_SET = Path("coach") / "reference_set.jsonl"  # of a run's folder: lines of a step and the fields of a score
-
-
-@dataclass(frozen=True)
-class ReferenceSetDrift:
-    """A frozen set of actions, scored again over training: the change of their scores since the first time. The agents
-    are out of it: what moves is the coach. notes: what could not be read."""
-
-    run: str
-    shifts: Curve | None
-    notes: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -88,55 +71,6 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
         tool_change=_change(sample, sample.values("has_code"), SHARE_CHANGE),
         notes=notes,
     )
-
-
-def reference_set_drift(run: str, folder: Path, actions: pd.DataFrame, resamples: int) -> ReferenceSetDrift | None:
-    """None where the run has no reference set. actions: of the run, with the columns action, task, action_digest."""
-    if not (folder / REFERENCE_SET).is_file():
-        return None
-    problems: list[str] = []
-    records = [
-        (r["step"], r["action_id"], r["process_0_10"], r.get("action_digest", ""))
-        for r in reference_set_lines(folder, problems)
-    ]
-    notes = [f"run {run}: {problem}" for problem in problems]
-    ids = actions["action"].astype(str)
-    tasks = dict(zip(ids, actions["task"].astype(str), strict=True))
-    digests = dict(zip(ids, actions["action_digest"], strict=True))
-    held = [
-        (step, action, score)
-        for step, action, score, digest in records
-        if action in tasks and digest in ("", digests[action])
-    ]
-    frame = pd.DataFrame(held, columns=["step", "action", "score"]).dropna()
-    wide = frame.pivot_table(index="action", columns="step", values="score")
-    # A call that failed at one step takes its action out of that step alone: else a long run would be left with none.
-    changes = wide.sub(wide.iloc[:, 0], axis=0) if len(wide) else wide
-    points = [(int(step), _mean_change(changes[step].dropna(), tasks, resamples)) for step in wide.columns]
-    measured = [(step, mean) for step, mean in points if mean is not None]
-    if len(measured) < 2:
-        why = "was scored at one step only" if len(points) < 2 else "has no action with a first score and a later one"
-        return ReferenceSetDrift(run, None, [*notes, f"run {run}: its reference set {why}: no drift to measure"])
-    return ReferenceSetDrift(run, Curve(run, measured), notes)
-
-
-def reference_set_lines(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """The lines of a run's reference set. Those that cannot be read are left out, and told in `problems`."""
-    return list(readable_jsonl(folder / REFERENCE_SET, _reference_line, problems))
-
-
-def _reference_line(raw: Any) -> dict[str, Any]:
-    score = raw["process_0_10"]
-    if type(raw["step"]) is not int or not isinstance(raw["action_id"], str) or not (score is None or is_finite(score)):
-        raise ValueError("it is no score of an action at a step")
-    return dict(raw)
-
-
-def _mean_change(changes: pd.Series, tasks: Mapping[str, str], resamples: int) -> Estimate | None:
-    if changes.empty:
-        return None
-    sample = Sample.of_tasks([tasks[str(action)] for action in changes.index], resamples)
-    return sample.mean(changes.to_numpy(np.float64), "actions", SCORE_CHANGE)
 
 
 def _by_role(sample: Sample, values_N: Floats, limits: Limits) -> list[Curve]:
