@@ -13,9 +13,10 @@ from sklearn.metrics import roc_auc_score
 
 from coachrl.audit.data.frame import Scorer
 from coachrl.audit.findings import CrossRater
+from coachrl.audit.reference_set import reference_set_drift
 from coachrl.audit.stats.agreement import agree
 from coachrl.audit.stats.calibration import _auc_and_tau, calibrate
-from coachrl.audit.stats.drift import drift, reference_set_drift
+from coachrl.audit.stats.drift import drift
 from coachrl.audit.stats.strata import with_bins
 from coachrl.audit.verdicts import verdicts
 from coachrl.stats import SHARE, estimate

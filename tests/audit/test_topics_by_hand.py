@@ -20,7 +20,8 @@ from coachrl.audit.findings import Counts, Findings
 from coachrl.audit.probes.asked import Asked
 from coachrl.audit.probes.perturbations import EXCHANGED
 from coachrl.audit.probes.replay import ReplayedAction, _fidelities
-from coachrl.audit.stats.drift import Curve, ReferenceSetDrift
+from coachrl.audit.reference_set import ReferenceSetDrift
+from coachrl.audit.stats.drift import Curve
 from coachrl.audit.stats.style import _why_no_slope, style_effect, style_effects
 from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
 from coachrl.audit.topics.failures import _badness, _company, _halves, _questions, _told
