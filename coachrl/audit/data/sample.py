@@ -57,7 +57,7 @@ class Sample:
     @classmethod
     def of_tasks(cls, tasks: Sequence[str] | pd.Series, resamples: int = RESAMPLES, seed: int = 0) -> Sample:
         """A row for each of `tasks`, of one step and without an outcome, for values that are no column of the table."""
-        rows = pd.DataFrame({"task": list(map(str, tasks)), "score": 0.0, "outcome": np.nan, "step": 0})
+        rows = pd.DataFrame({"run": "", "task": list(map(str, tasks)), "score": 0.0, "outcome": np.nan, "step": 0})
         return cls.of(rows.astype({"task": "category"}), resamples, seed)
 
     def where(self, mask: pd.Series | NDArray[np.bool_]) -> Sample:
@@ -178,8 +178,6 @@ def _results(outcomes: pd.Series) -> pd.Categorical:
 
 def _periods(rows: pd.DataFrame) -> pd.Categorical:
     """Runs that are audited together may be of unlike length: the end of a short one is no first half."""
-    if "run" not in rows:
-        return category(_is_late(rows["step"]).astype(np.int64), PERIODS)
     late = rows.groupby("run", observed=True)["step"].transform(_is_late)
     return category(late.to_numpy(np.int64), PERIODS)
 

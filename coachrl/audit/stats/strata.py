@@ -87,11 +87,11 @@ def contrasts(
     made = []
     for number, where in enumerate(sample.labels(within)):
         inside_N = part_N == number
-        counts_LST = _counts(level_N * strata + stratum_N, len(names) * strata, sample, inside_N)
-        counts_LST = counts_LST.reshape(len(names), strata, -1)
+        counts_LST = _counts(level_N * strata + stratum_N, (len(names), strata), sample, inside_N)
         part = _Part(dimension, names, where, sums_RPLSV[:, number], counts_LST)
         levels = range(len(names)) if len(names) > 2 else (1,)
-        made += [_contrast(part, level, spread) for level in levels if _both_occur(part.sums_RLSV[0], level)]
+        counts_L = counts_LST.sum(axis=(1, 2))
+        made += [_contrast(part, level, spread) for level in levels if 0 < counts_L[level] < counts_L.sum()]
     return made
 
 
@@ -188,11 +188,11 @@ def _contrast(part: _Part, level: int, spread: float) -> Contrast:
     return Contrast(part.dimension, part.names[level], versus, part.where, raw, adjusted, effect)
 
 
-def _counts(cells_N: Ints, cells: int, sample: Sample, inside_N: NDArray[np.bool_]) -> Floats:
-    """How many of the rows inside each task has in each of `cells` cells."""
+def _counts(cells_N: Ints, shape: tuple[int, int], sample: Sample, inside_N: NDArray[np.bool_]) -> Floats:
+    """How many of the rows inside each task has in each cell of a table of that shape."""
     T = sample.resampler.tasks
     pairs_N = (cells_N * T + sample.task_codes_N)[inside_N]
-    return np.bincount(pairs_N, minlength=cells * T).reshape(cells, T).astype(np.float64)
+    return np.bincount(pairs_N, minlength=int(np.prod(shape)) * T).reshape(*shape, T).astype(np.float64)
 
 
 def _raw(a_RSV: Floats, b_RSV: Floats) -> Floats:
@@ -207,11 +207,6 @@ def at_equal_cells(a_RSV: Floats, b_RSV: Floats) -> Floats:
     weights_RS = np.nan_to_num(ratio(n_a * n_b, n_a + n_b))
     gaps_RS = np.nan_to_num(ratio(a_RSV[..., 1], n_a) - ratio(b_RSV[..., 1], n_b))
     return ratio((weights_RS * gaps_RS).sum(axis=1), weights_RS.sum(axis=1))
-
-
-def _both_occur(sums_LSV: Floats, level: int) -> bool:
-    counts_L = sums_LSV[..., 0].sum(axis=1)
-    return bool(counts_L[level] > 0 and counts_L.sum() > counts_L[level])
 
 
 def _spread_within(scores_N: Floats, level_N: Ints) -> float:
