@@ -93,14 +93,6 @@ class Estimate:
         return value if self.low is None else f"{value} [{form.format(self.low)}, {form.format(self.high)}]"
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Sums by cell: of the data (K cells x V values), and of each of R resamples."""
-
-    point_KV: NDArray[np.float64]
-    boot_RKV: NDArray[np.float64]
-
-
 class Resampler:
     """A cluster bootstrap: tasks are drawn with replacement, each with all of its actions.
 
@@ -120,21 +112,22 @@ class Resampler:
         cells_N: NDArray[np.integer],
         values: tuple[NDArray[np.float64], ...],
         cells: int,
-    ) -> Sums:
-        """Sums of `values` (and first of ones: the counts) in each of `cells` cells, for the data and each resample."""
+    ) -> NDArray[np.float64]:
+        """Sums of `values` (and first of ones: the counts) in each of `cells` cells: the data's own, then those of each
+        resample; [1 + resamples, cells, 1 + values]."""
         columns = len(values) + 1
         width = cells * columns
         entries = np.concatenate([np.ones(len(cells_N)), *values])
         where = np.concatenate([cells_N.astype(np.int64) * columns + column for column in range(columns)])
         rows = np.tile(task_codes_N, columns)
         by_task_WT = sparse.coo_matrix((entries, (where, rows)), shape=(width, self.tasks)).tocsr()
-        point = np.asarray(by_task_WT.sum(axis=1)).reshape(cells, columns)
-        boot = np.empty((self.resamples, width))
+        sums_RW = np.empty((1 + self.resamples, width))
+        sums_RW[0] = np.asarray(by_task_WT.sum(axis=1)).ravel()
         chunk = max(1, _CHUNK_BYTES // (8 * max(self.tasks, 1)))
         for first in range(0, self.resamples, chunk):
             drawn_TC = self._drawn_TR[:, first : first + chunk].astype(np.float64, order="C")
-            boot[first : first + chunk] = (by_task_WT @ drawn_TC).T
-        return Sums(point, boot.reshape(self.resamples, cells, columns))
+            sums_RW[1 + first : 1 + first + chunk] = (by_task_WT @ drawn_TC).T
+        return sums_RW.reshape(-1, cells, columns)
 
 
 def _draws(tasks: int, resamples: int, seed: int) -> NDArray[np.uint8]:
@@ -158,7 +151,7 @@ def estimate_mean(observations: Observations, limits: Limits = UNLIMITED) -> Est
     values_N = np.array([value for _, value in ordered], dtype=np.float64)
     everywhere_N = np.zeros(len(values_N), np.int64)
     sums = Resampler(len(clusters)).sums(codes_N, everywhere_N, (values_N,), 1)
-    means_R = ratio(sums.boot_RKV[:, 0, 1], sums.boot_RKV[:, 0, 0])
+    means_R = ratio(sums[1:, 0, 1], sums[1:, 0, 0])
     mean, equal = float(values_N.mean()), equal_clusters(np.bincount(codes_N))
     if equal > 1 and np.isfinite(limits).all() and mean in limits:  # of a difference, too
         return at_limit(mean, len(values_N), len(clusters), "episodes", 0.0, limits, equal)
@@ -182,7 +175,7 @@ def correlation(
     point = float(x_N @ y_N / np.sqrt((x_N @ x_N) * (y_N @ y_N)))
     everywhere_N = np.zeros(len(x_N), np.int64)
     sums = resampler.sums(task_codes_N, everywhere_N, (x_N, y_N, x_N * x_N, y_N * y_N, x_N * y_N), 1)
-    n, x, y, xx, yy, xy = sums.boot_RKV[:, 0].T
+    n, x, y, xx, yy, xy = sums[1:, 0].T
     covariance, spread = n * xy - x * y, (n * xx - x * x) * (n * yy - y * y)
     boot_R = ratio(covariance, np.sqrt(np.maximum(spread, 0.0)))
     equal = equal_clusters(np.bincount(task_codes_N))

@@ -38,14 +38,14 @@ def test_resampled_sums_are_those_of_drawn_tasks(at_once, monkeypatch):
     tasks, cells, values = rng.integers(0, 5, 40), rng.integers(0, 3, 40), rng.normal(size=40)
     found = Resampler(5, resamples=7, seed=3).sums(tasks, cells, (values,), 3)
     draws = np.random.default_rng(3)
-    for row in found.boot_RKV:
+    for row in found[1:]:
         drawn = draws.integers(0, 5, 5)
         expected = np.zeros((3, 2))
         for task in drawn:
             for index in np.flatnonzero(tasks == task):
                 expected[cells[index]] += (1.0, values[index])
         np.testing.assert_allclose(row, expected, atol=1e-9)
-    np.testing.assert_allclose(found.point_KV[:, 0], np.bincount(cells, minlength=3))
+    np.testing.assert_allclose(found[0, :, 0], np.bincount(cells, minlength=3))
 
 
 def test_draws_over_as_many_tasks_are_made_once_where_they_are_small():
@@ -195,8 +195,8 @@ def test_intervals_of_few_tasks_near_the_top_hold_the_truth():
     for seed in range(300):
         tasks = np.repeat(np.arange(10), 8)
         scores = 10 * rng.beta(9.4, 0.6, size=10)[tasks]
-        sums = Resampler(10, 200, seed).sums(tasks, np.zeros(80, int), (scores,), 1)
-        found = estimate(scores.mean(), sums.boot_RKV[:, 0, 1] / sums.boot_RKV[:, 0, 0], 80, 10, limits=SCORE)
+        counts, sums = Resampler(10, 200, seed).sums(tasks, np.zeros(80, int), (scores,), 1)[1:, 0].T
+        found = estimate(scores.mean(), sums / counts, 80, 10, limits=SCORE)
         held += found.low <= truth <= found.high
     assert held / 300 > 0.9
 

@@ -11,7 +11,7 @@ from coachrl.audit.findings import CrossRater, Findings, examine
 from coachrl.audit.probes.asked import Asked, asked_verdicts
 from coachrl.audit.probes.perturbations import EXCHANGED
 from coachrl.audit.probes.replay import ReplayFidelity, replay_verdict
-from coachrl.audit.stats.drift import ReferenceSetDrift, reference_set_drift
+from coachrl.audit.reference_set import ReferenceSetDrift, reference_set_drift
 from coachrl.audit.stats.people import People, people_agreement
 from coachrl.audit.verdicts import AuditVerdict, reference_set_verdict, verdicts
 from coachrl.stats import RESAMPLES

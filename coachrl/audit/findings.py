@@ -18,6 +18,7 @@ from coachrl.audit.stats.strata import (
     Contrast,
     StratumMean,
     TaskSpread,
+    category_contrasts,
     contrasts,
     small_strata,
     stratum_means,
@@ -27,18 +28,18 @@ from coachrl.audit.stats.strata import (
     with_holm,
 )
 from coachrl.audit.stats.style import StyleEffect, style_effects
+from coachrl.audit.topics.category import category_gaps
 from coachrl.audit.topics.criteria import criteria_told_apart
 from coachrl.audit.topics.effect import TopicFinding, adjusted
+from coachrl.audit.topics.failures import missing_scores
 from coachrl.audit.topics.halo import copying, halo
 from coachrl.audit.topics.handover import handover_gaming
-from coachrl.audit.topics.kinds import category_gaps as category_topic
 from coachrl.audit.topics.leniency import leniency
-from coachrl.audit.topics.missing import missing_scores
-from coachrl.audit.topics.order import turn_order, with_places
 from coachrl.audit.topics.outcomes import inversion, reward_hacking
-from coachrl.audit.topics.preference import self_preference
+from coachrl.audit.topics.self_preference import self_preference
 from coachrl.audit.topics.style import style_topics
 from coachrl.audit.topics.subjects import subject_gaps, with_topics
+from coachrl.audit.topics.turn_order import turn_order, with_places
 from coachrl.stats import SCORE, Estimate
 from coachrl.text import counted
 
@@ -156,7 +157,7 @@ def examine_rater(
         criteria=examine_criteria(sample),
     )
     topics = [
-        category_topic(found.contrasts.get("category", ()), found.levels),
+        category_gaps(found.contrasts.get("category", ()), found.levels),
         subject_gaps(sample, found.contrasts.get("topic", ())),
         *style_topics(found.style),
         halo(sample),
@@ -185,15 +186,9 @@ def _counts(rows: pd.DataFrame) -> Counts:
     )
 
 
-def category_gaps(sample: Sample) -> list[Contrast]:
-    """Between task categories: over all roles, then inside each where there are several."""
-    roles = len(sample.levels("role"))
-    return contrasts(sample, "category") + (contrasts(sample, "category", within=("role",)) if roles > 1 else [])
-
-
 def _questions(sample: Sample) -> dict[str, list[Contrast]]:
     """Category, overall and inside each role, is one question; every other dimension is one."""
-    families = {"category": category_gaps(sample)}
+    families = {"category": category_contrasts(sample)}
     for column in ("role", "turn", "result", "period", "coach", "prompt", "policy", "topic"):
         if column in sample.frame:
             families["outcome" if column == "result" else column] = contrasts(sample, column)

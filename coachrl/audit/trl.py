@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from coachrl.audit.data.imported import NO_REWARDS_OF_TRL, import_scores, import_settings
-from coachrl.audit.stats.training import score_audit
+from coachrl.audit.training import score_audit
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.storage.jsonl import append_jsonl

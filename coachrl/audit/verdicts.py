@@ -8,8 +8,9 @@ from functools import partial
 
 from coachrl.audit.data.imported import is_imported
 from coachrl.audit.findings import CrossRater, Findings, judged
-from coachrl.audit.stats.calibration import Calibration, Prediction
-from coachrl.audit.stats.drift import Drift, ReferenceSetDrift
+from coachrl.audit.reference_set import ReferenceSetDrift
+from coachrl.audit.stats.calibration import LAST_ACTION, Calibration, Prediction
+from coachrl.audit.stats.drift import Drift
 from coachrl.audit.topics.effect import FEWEST_TASKS, LEAST, Effect, Grade, TopicFinding, alone
 from coachrl.stats import Estimate
 
@@ -141,13 +142,13 @@ def _calls(found: Findings) -> AuditVerdict:
 
 def _calibration(found: Findings, calibration: Calibration) -> list[AuditVerdict]:
     say = _speaker(found, "auc")
-    overall = [p for p in calibration.predictions if p.of == "last action" and not p.category]
-    if not overall:
+    overall = calibration.last_action
+    if overall is None:
         why = next(iter(calibration.notes), "no last action has a score")
         return [say("unknown", text=f"how well scores predict the outcome could not be measured: {why}")]
-    made = [_auc(found, overall[0])]
+    made = [_auc(found, overall)]
     for prediction in calibration.predictions:
-        if prediction.of != "last action" and _is_inverted(found, prediction):
+        if prediction.of != LAST_ACTION and _is_inverted(found, prediction):
             text = f"scores {prediction.of} lower where the team succeeds: {_shown_auc(prediction, found.pipeline)}"
             made.append(say("alarm", text=text, value=prediction.auc.value))
     return made

@@ -270,8 +270,8 @@ def _agreement(yes: bool) -> Callable[[CostEstimate], None]:
 
 
 def _self_test(repeats: int, seed: int) -> None:
-    from coachrl.audit.selftest.selftest import self_test, table_lines
+    from coachrl.audit.selftest.selftest import TABLE_HEAD, self_test, table_line
 
-    header, rule, *_ = table_lines([])
-    out.print(f"{header}\n{rule}")
-    self_test(repeats, seed=seed, on_result=lambda result: out.print(table_lines([result])[-1]))
+    out.print(TABLE_HEAD)
+    for result in self_test(repeats, seed=seed):
+        out.print(table_line(result))

@@ -266,7 +266,7 @@ def _audit(config: RunConfig, run: Run, components: RunComponents) -> StepAudit 
     """The coach of the reference set has no cache: it would answer with what it said before."""
     if config.audit.every == 0 or components.coach is None:
         return None
-    from coachrl.audit.stats.training import TrainingAudit  # pandas and SciPy take a second to import
+    from coachrl.audit.training import TrainingAudit  # pandas and SciPy take a second to import
 
     client_factory = components.client_factory.past_the_cache()
     make_pool = partial(make_coach_pool, config, run.ledger, client_factory=client_factory)

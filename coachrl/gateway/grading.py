@@ -11,7 +11,7 @@ from coachrl.config.choices import import_by_path, is_own_doing
 from coachrl.errors import ConfigError, GraderFailed
 from coachrl.gateway.apps import called
 from coachrl.parsing import is_finite
-from coachrl.pipelines.outcomes import checked_outcome
+from coachrl.pipelines.checked import checked_outcome
 from coachrl.text import brief, one_line, said
 from coachrl.types import Outcome, Task
 

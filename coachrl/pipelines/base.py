@@ -109,7 +109,8 @@ class Pipeline(ABC):
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
         """One episode. `workspace` is None where no role runs code and `needs_workspace` is False.
 
-        What is raised here is the run's end, unless it is one of the errors that are an episode's: see
+        Shipped ones raise TaskError for a task of another kind, and ConfigError where they lack a workspace. What is
+        raised here is the run's end, unless it is one of the errors that are an episode's: see
         `coachrl.errors`.
         """
 

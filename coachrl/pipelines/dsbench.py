@@ -101,7 +101,6 @@ class DSBench(Pipeline):
         return _FIELDS[kind]
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
-        """One episode. Raises TaskError for a task that is not tabular, ConfigError without a workspace."""
         if workspace is None:
             raise ConfigError(f"pipeline {self.name} runs code: pipeline.roles.*.python must be true for its roles")
         truth = self.truth(task, TabularTruth)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from coachrl.audit.data.sample import Sample
 from coachrl.rescore.rescoring import ScoredAction
-from coachrl.stats import SCORE_CHANGE, SHARE, Estimate, correlation
+from coachrl.stats import SCORE_CHANGE, SHARE, Estimate
 from coachrl.types import CoachScore, Usage
 
 NEAR_POINTS = 1.0
@@ -90,18 +89,14 @@ def compare(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore], s
         """By group, in the order of first use."""
         places = {group: place for place, group in enumerate(dict.fromkeys(groups))}  # NumPy cuts a name at a NUL
         codes_N = np.array([places[group] for group in groups])
-        grouped = replace(sample, frame=sample.frame.assign(group=codes_N))
-        shifts = grouped.means(("group",), after_N - before_N, limits=SCORE_CHANGE)
+        shifts = sample.assign(group=codes_N).means(("group",), after_N - before_N, limits=SCORE_CHANGE).values()
         before_G, after_G = (np.bincount(codes_N, side_N) / np.bincount(codes_N) for side_N in (before_N, after_N))
         return dict(zip(places, map(MeanDifference, before_G.tolist(), after_G.tolist(), shifts), strict=True))
 
-    def correlated(x_N: NDArray[np.float64], y_N: NDArray[np.float64]) -> Estimate | None:
-        return correlation(x_N, y_N, sample.task_codes_N, sample.resampler)
-
     return Comparison(
         *counts,
-        pearson=correlated(before_N, after_N),
-        spearman=correlated(stats.rankdata(before_N), stats.rankdata(after_N)),
+        pearson=sample.correlation(before_N, after_N),
+        spearman=sample.correlation(stats.rankdata(before_N), stats.rankdata(after_N)),
         near=sample.mean((np.abs(after_N - before_N) <= NEAR_POINTS).astype(np.float64), limits=SHARE),
         overall=differences(["all"] * len(both))["all"],
         by_role=differences([action.role for action, *_ in both]),

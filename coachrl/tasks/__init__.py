@@ -23,9 +23,15 @@ from coachrl.config.tasks import (
 )
 from coachrl.errors import ConfigError, TaskError
 from coachrl.seeding import generator
+from coachrl.tasks.code.problems import load_code, load_coop_code, load_humaneval
 from coachrl.tasks.imported import find_loader, load_imported
-from coachrl.tasks.records import nearest_beside
+from coachrl.tasks.math.problems import check_disjoint, find_grader, math_tasks, with_grader, without_overlap
+from coachrl.tasks.math.word_problems import generate_word_problems
+from coachrl.tasks.records import Source, nearest_beside, read_source
 from coachrl.tasks.split import Sets, Split, check_apart, divided
+from coachrl.tasks.worlds.planpath import generate_planpath
+from coachrl.tasks.worlds.sokoban import generate_sokoban
+from coachrl.tasks.worlds.sudoku import generate_sudoku
 from coachrl.types import Task
 
 P = TypeVar("P", Path, str)
@@ -50,40 +56,26 @@ def check_code(settings: TaskSection) -> None:
     if isinstance(settings, ImportedTasks):
         find_loader(settings.source)
     if isinstance(settings, MathTasks) and settings.grader is not None:
-        from coachrl.tasks.math.problems import find_grader
-
         find_grader(settings.grader)
 
 
 def _load(settings: TaskSection, seed: int) -> Sets:
-    """The tasks of a shipped source. What reads one is imported where it is asked for."""
+    """The tasks of a shipped source."""
     match settings:
         case WordProblemTasks():
-            from coachrl.tasks.math.word_problems import generate_word_problems
-
             return _both(lambda split: generate_word_problems(settings.count(split), settings.levels, seed, split))
         case PlanPathTasks():
-            from coachrl.tasks.worlds.planpath import generate_planpath
-
             return _both(partial(generate_planpath, settings, seed))
         case SokobanTasks():
-            from coachrl.tasks.worlds.sokoban import generate_sokoban
-
             return _both(partial(generate_sokoban, settings, seed))
         case SudokuTasks():
-            from coachrl.tasks.worlds.sudoku import generate_sudoku
-
             return _both(partial(generate_sudoku, settings, seed))
         case CoopCodeTasks():
-            from coachrl.tasks.code.problems import load_coop_code
-
             return _first(settings, _both(load_coop_code))
         case HumanEvalTasks():
-            from coachrl.tasks.code.problems import load_humaneval
-
             return _first(settings, _both(load_humaneval))
         case DSBenchLiteTasks():
-            from coachrl.tasks.tabular.dsbench_lite import load_dsbench_lite
+            from coachrl.tasks.tabular.dsbench_lite import load_dsbench_lite  # which imports pandas and scikit-learn
 
             return _first(settings, (load_dsbench_lite("train"), load_dsbench_lite("eval")))
         case MathTasks():
@@ -106,11 +98,7 @@ def _first(settings: TaskSection, sets: Sets) -> Sets:
 
 
 def _math(settings: MathTasks, seed: int) -> Sets:
-    from coachrl.tasks.math.load import load_math_sets
-    from coachrl.tasks.math.problems import with_grader, without_overlap
-
-    _given(settings.train, "tasks.train", settings.source)
-    everything, heldout = load_math_sets(settings, seed)
+    everything, heldout = _math_lists(settings, _given(settings.train, "tasks.train", settings.source), seed)
     train = without_overlap(everything, heldout)
     if settings.grader is not None:
         train, heldout = (with_grader(tasks, settings.grader) for tasks in (train, heldout))
@@ -119,6 +107,26 @@ def _math(settings: MathTasks, seed: int) -> Sets:
     # Problem lists are often sorted by year or level: a seeded sample, not the first ones (MAPPA, Sec. 3.1).
     chosen = generator(seed, "tasks").permutation(len(train))[: settings.train_count]
     return [train[i] for i in sorted(chosen)], heldout
+
+
+def _math_lists(settings: MathTasks, given: str, seed: int) -> Sets:
+    """Training and held-out problems from one file or data set, or from two, which may hold the same ones."""
+    source = read_source(given, settings.subset)
+    train = math_tasks(source, source.split(settings.train_split, "tasks.train_split"), settings.fields)
+    if settings.heldout is not None:
+        return train, _heldout(read_source(settings.heldout, settings.subset), settings)
+    if settings.heldout_split is not None or source.heldout_name() not in (None, settings.train_split):
+        return train, _heldout(source, settings)
+    return divided(train, settings, seed)
+
+
+def _heldout(source: Source, settings: MathTasks) -> list[Task]:
+    """The split that is asked for, or that is named as such, or the only one."""
+    name = settings.heldout_split or source.heldout_name()
+    if name is None:
+        name = next(iter(source.splits)) if len(source.splits) == 1 else "test"
+    entries = source.split(name, "tasks.heldout_split")
+    return math_tasks(source, entries, settings.fields, settings.heldout_count)
 
 
 def _dsbench(settings: DSBenchTasks) -> Sets:
@@ -138,9 +146,6 @@ def _dsbench(settings: DSBenchTasks) -> Sets:
 
 
 def _code(settings: CodeTasks, seed: int) -> Sets:
-    from coachrl.tasks.code.problems import load_code
-    from coachrl.tasks.math.problems import check_disjoint
-
     given = _given(settings.train, "tasks.train", settings.source)
     if settings.heldout is None:
         train, heldout = divided(load_code(given), settings, seed)

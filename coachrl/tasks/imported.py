@@ -77,11 +77,6 @@ def find_loader(source: str) -> Callable[[RunConfig], Any]:
     return load
 
 
-def _is_cut(text: str) -> bool:
-    """Whether it holds half a character: no tokenizer takes one, and to pandas all names that hold one are the same."""
-    return whole_characters(text) != text
-
-
 def _checked(tasks: Any, name: str) -> list[Task]:
     """`tasks` as a list of different tasks. Raises TaskError."""
     if not isinstance(tasks, Sequence) or isinstance(tasks, (str, bytes)):
@@ -89,11 +84,12 @@ def _checked(tasks: Any, name: str) -> list[Task]:
     for place, task in enumerate(tasks):
         if not isinstance(task, Task):
             raise TaskError(f"{name}: entry {place} is {brief(task)}, and no coachrl.types.Task")
-        wrong = [key for key in ("id", "category", "prompt") if not isinstance(getattr(task, key), str)]
-        if wrong:
-            raise TaskError(f"{name}: the {wrong[0]} of entry {place} is no text")
-        if cut := [key for key in ("id", "category", "prompt") if _is_cut(getattr(task, key))]:
-            raise TaskError(f"{name}: the {cut[0]} of entry {place} holds half a character")
+        for key in ("id", "category", "prompt"):
+            text = getattr(task, key)
+            if not isinstance(text, str):
+                raise TaskError(f"{name}: the {key} of entry {place} is no text")
+            if whole_characters(text) != text:  # which no tokenizer takes, and pandas tells from no other such name
+                raise TaskError(f"{name}: the {key} of entry {place} holds half a character")
         truth = task.ground_truth
         if isinstance(truth, MathTruth) and not truth.grader and not isinstance(truth.answer, str):
             raise TaskError(f"{name}: the answer of entry {place} is {brief(truth.answer)}, no text: write it as one")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
+from coachrl.audit.reference_set import ReferenceSetDrift
 from coachrl.audit.stats.calibration import Calibration, Prediction
-from coachrl.audit.stats.drift import Curve, Drift, ReferenceSetDrift
+from coachrl.audit.stats.drift import Curve, Drift
 from coachrl.audit.stats.style import StyleEffect
 from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
 from coachrl.audit.topics.outcomes import inversion, reward_hacking

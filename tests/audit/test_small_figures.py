@@ -20,13 +20,13 @@ from coachrl.audit.stats.drift import Curve, drift
 from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, stratum_means, task_spread, with_bins
 from coachrl.audit.stats.style import _amount, _usual_range, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
+from coachrl.audit.topics.category import category_gaps
+from coachrl.audit.topics.failures import missing_scores
 from coachrl.audit.topics.halo import copying, halo
 from coachrl.audit.topics.handover import handovers
-from coachrl.audit.topics.kinds import category_gaps
 from coachrl.audit.topics.leniency import _progress_counted_again, leniency
-from coachrl.audit.topics.missing import missing_scores
-from coachrl.audit.topics.order import with_places
-from coachrl.audit.topics.preference import self_preference
+from coachrl.audit.topics.self_preference import self_preference
+from coachrl.audit.topics.turn_order import with_places
 from coachrl.stats import SHARE, Estimate
 
 
@@ -40,7 +40,7 @@ def test_levels_means_and_tasks_are_those_of_what_is_left():
     found = sample({"task": "x", "score": 1.0}, {"task": "y", "role": "critic", "score": 4.0}, {"task": "y"})
     alone = found.where(found.frame["role"] == "solver")
     assert found.levels("role") == ["critic", "solver"] and alone.levels("role") == ["solver"]
-    assert [mean.value for mean in found.means(("role",), found.scores)] == [4.0, 3.0]
+    assert [mean.value for mean in found.means(("role",), found.scores).values()] == [4.0, 3.0]
     assert list(map(list, found.rows_by_task(np.array([0, 0, 1]), 2))) == [[1, 1], [1]]
     assert alone.codes(("role",))[0].tolist() == [0, 0], "numbered anew, and not as in the whole sample"
 
@@ -80,8 +80,8 @@ def test_a_value_that_is_the_same_in_every_task_has_the_p_of_equal_signs():
 def test_what_is_the_same_at_a_limit_is_tested_against_what_is_asked_and_not_against_0():
     """Three tasks at 0 of shares: a quarter is refused by equal signs, 0 itself is nothing to test."""
     sums = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 1.0]])
-    found = over_tasks(sums, first_over_second, 4, of="episodes", limits=SHARE, null=0.25)
-    assert (found.value, found.low, found.p, found.n, found.tasks, found.of) == (0.0, 0.0, 0.25, 4, 3, "episodes")
+    found = over_tasks(sums, first_over_second, 4, limits=SHARE, null=0.25)
+    assert (found.value, found.low, found.p, found.n, found.tasks, found.of) == (0.0, 0.0, 0.25, 4, 3, "actions")
     assert found.high == pytest.approx(1 - 0.025 ** (6 / 16), rel=1e-5), "they weigh as much as 16/6 equal tasks"
     assert over_tasks(sums, first_over_second, 4, limits=SHARE).p is None
     ones = np.array([[1.0, 1.0], [2.0, 2.0]])

@@ -18,8 +18,8 @@ from benchmarks.audit_worlds import FAIR, Fault, World, play
 from coachrl.audit.audit import Audit, audit_data, audit_runs
 from coachrl.audit.data.frame import AuditData, Scorer, make_frame, plain_name
 from coachrl.audit.thresholds import crossed
-from coachrl.audit.topics.missing import missing_scores
-from coachrl.audit.topics.preference import family
+from coachrl.audit.topics.failures import missing_scores
+from coachrl.audit.topics.self_preference import family
 from coachrl.audit.topics.subjects import find_topics
 from coachrl.audit.verdicts import AuditVerdict, topic_verdicts
 

@@ -20,13 +20,14 @@ from coachrl.audit.findings import Counts, Findings
 from coachrl.audit.probes.asked import Asked
 from coachrl.audit.probes.perturbations import EXCHANGED
 from coachrl.audit.probes.replay import ReplayedAction, _fidelities
-from coachrl.audit.stats.drift import Curve, ReferenceSetDrift
+from coachrl.audit.reference_set import ReferenceSetDrift
+from coachrl.audit.stats.drift import Curve
 from coachrl.audit.stats.style import _why_no_slope, style_effect, style_effects
 from coachrl.audit.topics.effect import Effect, TopicFinding, adjusted
+from coachrl.audit.topics.failures import _badness, _company, _halves, _questions, _told
 from coachrl.audit.topics.handover import _by_pay, handover_gaming
-from coachrl.audit.topics.missing import _badness, _company, _halves, _questions, _told
-from coachrl.audit.topics.order import turn_order, with_places
 from coachrl.audit.topics.subjects import subject_gaps, with_topics
+from coachrl.audit.topics.turn_order import turn_order, with_places
 from coachrl.audit.verdicts import AuditVerdict
 from coachrl.coach.clients.cost_estimate import CostEstimate
 from coachrl.stats import Estimate

@@ -9,8 +9,9 @@ import pytest
 from audit_runs import ROLES, likes_sums, write_run
 
 from coachrl.audit.audit import audit_runs
+from coachrl.audit.reference_set import reference_set_metrics
 from coachrl.audit.report.page import as_html
-from coachrl.audit.stats.training import TrainingAudit, reference_set_metrics, score_audit
+from coachrl.audit.training import TrainingAudit, score_audit
 from coachrl.coach.kinds.ensemble import EnsembleCoach
 from coachrl.coach.kinds.strategic import StrategicCoach
 from coachrl.coach.pool import CoachPool

@@ -17,8 +17,8 @@ from coachrl.audit.stats.within import first_over_second, over_tasks
 from coachrl.audit.topics.effect import Effect, alone
 from coachrl.audit.topics.halo import copying
 from coachrl.audit.topics.leniency import leniency
-from coachrl.audit.topics.order import turn_order, with_places
 from coachrl.audit.topics.subjects import _p_of_all_topics
+from coachrl.audit.topics.turn_order import turn_order, with_places
 from coachrl.audit.verdicts import verdicts
 from coachrl.stats import Estimate
 

@@ -136,6 +136,11 @@ def category(codes: NDArray[np.integer], names: Sequence[str]) -> pd.Categorical
     return pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(list(names)))
 
 
+def ended_well(states: pd.Series) -> NDArray[np.bool_]:
+    """Whether code ran without an error, by the column `state`."""
+    return states.str.startswith("ok").to_numpy(bool)
+
+
 def plain_name(coach: str) -> str:
     """Models without their providers: 'gemini-2.5-pro' of 'gemini/gemini-2.5-pro' and of 'models/gemini-2.5-pro'."""
     return _PROVIDER.sub("", coach).lower()

@@ -250,7 +250,8 @@ def _name(value: Any) -> str:
     return text if shown == text else f"{shown} {task_of(text)}"
 
 
-def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Episode, CoachScore]:
+def _line(reply: _Reply, number: int, settings: ImportSettings) -> str:
+    """The reply as an episode of one action, with its score."""
     episode_id, role = f"reply-{number:07d}", reply.named("role", "agent")
     action = Action(
         id=f"{episode_id}/0",
@@ -280,12 +281,7 @@ def _episode(reply: _Reply, number: int, settings: ImportSettings) -> tuple[Epis
     )
     value = reply.score_0_10(settings.low, settings.high)
     status: Literal["scored", "failed"] = "failed" if value is None else "scored"
-    return episode, CoachScore(action.id, status, value, model=settings.source)
-
-
-def _line(reply: _Reply, number: int, settings: ImportSettings) -> str:
-    episode, score = _episode(reply, number, settings)
-    return episode_line(episode, {score.action_id: score})
+    return episode_line(episode, {action.id: CoachScore(action.id, status, value, model=settings.source)})
 
 
 def is_imported(pipeline: str) -> bool:

@@ -21,6 +21,10 @@ class ActionText:
     output: str
     rationales: Mapping[str, str]
 
+    def rationale_of(self, rater: str) -> str:
+        """A rescore's own word, else the run's."""
+        return self.rationales.get(rater, self.rationales.get("", ""))
+
 
 def find_texts(runs: Mapping[str, Path], wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], ActionText]:
     """(run, action id) -> its texts, for those that are found. runs: name -> folder."""

@@ -4,7 +4,7 @@ known because they were planted (`planted`), scored beside the same teams withou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -84,14 +84,14 @@ def summarize_cases(
         return sample.mean(np.array([figure(case) for case in whole]), of="cases", limits=limits)
 
     lost_most_N = np.array([_lost_most(case) for case in whole])
-    kinds = replace(sample, frame=sample.frame.assign(fault=[case.kind for case in whole]))
+    kinds = sample.assign(fault=[case.kind for case in whole])
     by_fault = kinds.means(("fault",), lost_most_N, of="cases", limits=SHARE)
     return FaultLocalization(
         cases=cases,
         accuracy=mean(_scored_lowest),
         innocent_loss=mean(lambda case: _loss(case, of_culprits=False), SCORE_CHANGE),
         culprit_loss=mean(lambda case: _loss(case, of_culprits=True), SCORE_CHANGE),
-        by_fault=dict(zip(kinds.levels("fault"), by_fault, strict=True)),
+        by_fault={fault: share for (fault,), share in by_fault.items()},
         notes=notes,
         against_sound=mean(_lost_most),
         ordered=mean(_ordered),

@@ -106,23 +106,19 @@ def _probe(
     for request in changed:
         action = request.action.id.rpartition("#")[0]
         before, after = scores.get(f"{action}#plain"), scores.get(request.action.id)
-        if before is not None and after is not None and None not in (before.process_0_10, after.process_0_10):
-            pairs.append((action, request.role.name, before, after))
+        if before is None or after is None or before.process_0_10 is None or after.process_0_10 is None:
+            continue
+        points = before.process_0_10, after.process_0_10
+        pairs.append(ProbeExample(action, request.role.name, *points, before.rationale, after.rationale))
     blank = Probe(perturbation.name, perturbation.what, perturbation.hides, failed=len(changed) - len(pairs))
     if not pairs:
         return blank
-    change_N = np.array([(after.process_0_10 or 0.0) - (before.process_0_10 or 0.0) for *_, before, after in pairs])
-    sample = Sample.of_tasks([tasks[action] for action, *_ in pairs], resamples, seed)
+    change_N = np.array([pair.after - pair.before for pair in pairs])
+    sample = Sample.of_tasks([tasks[pair.action] for pair in pairs], resamples, seed)
     flips = sample.mean((np.abs(change_N) >= FLIP_POINTS).astype(float), limits=SHARE)
     worst = [index for index in np.argsort(-np.abs(change_N), kind="stable")[:_EXAMPLES] if change_N[index] != 0]
     shift = sample.mean(change_N, limits=SCORE_CHANGE)
-    return replace(blank, flips=flips, shift=shift, examples=[_example(*pairs[index]) for index in worst])
-
-
-def _example(action: str, role: str, before: CoachScore, after: CoachScore) -> ProbeExample:
-    return ProbeExample(
-        action, role, before.process_0_10 or 0.0, after.process_0_10 or 0.0, before.rationale, after.rationale
-    )
+    return replace(blank, flips=flips, shift=shift, examples=[pairs[index] for index in worst])
 
 
 def _under(request: CoachRequest, action_id: str) -> CoachRequest:

@@ -12,22 +12,22 @@ is tried again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
-from scipy import stats as scipy_stats
+from scipy import stats
 
+from coachrl.audit.data.sample import Sample
 from coachrl.audit.verdicts import SMALLEST_RHO, AuditVerdict, Grade
 from coachrl.config import RunConfig
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.runs.records import step_of
 from coachrl.seeding import generator
-from coachrl.stats import Estimate, Resampler, correlation
+from coachrl.stats import Estimate
 from coachrl.storage.jsonl import append_jsonl, drop_torn_line, readable_jsonl
 from coachrl.text import counted
 from coachrl.trainers.rollout.replay import Decision, Measured, ReplaySettings, decisions_of, measure
@@ -219,26 +219,21 @@ def _replayed(decision: Decision, score: CoachScore, measured: Measured) -> Repl
 
 
 def _fidelities(actions: Sequence[ReplayedAction], resamples: int, seed: int) -> Iterator[Fidelity]:
-    kinds: list[tuple[str, Callable[[ReplayedAction], Hashable]]] = [
-        ("all", lambda one: ""),
-        ("role", lambda one: one.role),
-        ("turn", lambda one: one.turn + 1),
-        ("category", lambda one: one.category),
-    ]
-    for kind, key in kinds:
-        levels = sorted({key(one) for one in actions}, key=str)
-        if kind != "all" and len(levels) < 2:
-            continue
-        for level in levels or [""]:
-            of = [one for one in actions if key(one) == level]
-            yield Fidelity(f"{kind} {level}".strip(), len(of), _rho(of, resamples, seed))
+    yield Fidelity("all", len(actions), _rho(actions, resamples, seed))
+    for kind in ("role", "turn", "category"):
+        groups: dict[Any, list[ReplayedAction]] = {}
+        for one in actions:
+            groups.setdefault(getattr(one, kind), []).append(one)
+        for level, of in sorted(groups.items()) if len(groups) > 1 else ():
+            name = level + 1 if kind == "turn" else level
+            yield Fidelity(f"{kind} {name}".strip(), len(of), _rho(of, resamples, seed))
 
 
 def _rho(actions: Sequence[ReplayedAction], resamples: int, seed: int) -> Estimate | None:
     """Spearman's, its interval over tasks."""
     if len(actions) < FEWEST:
         return None
-    tasks, codes_N = np.unique([one.task for one in actions], return_inverse=True)
-    scores_N = scipy_stats.rankdata([one.score for one in actions])
-    worths_N = scipy_stats.rankdata([one.worth for one in actions])
-    return correlation(scores_N, worths_N, codes_N, Resampler(len(tasks), resamples, seed))
+    sample = Sample.of_tasks([one.task for one in actions], resamples, seed)
+    scores_N = stats.rankdata([one.score for one in actions])
+    worths_N = stats.rankdata([one.worth for one in actions])
+    return sample.correlation(scores_N, worths_N)

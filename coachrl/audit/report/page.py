@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import jinja2
@@ -12,11 +13,12 @@ from pydantic_core import to_jsonable_python
 from coachrl import __version__
 from coachrl.audit.audit import Audit
 from coachrl.audit.data.imported import is_imported
-from coachrl.audit.data.lookup import ActionText, find_texts
+from coachrl.audit.data.lookup import find_texts
+from coachrl.audit.findings import Findings
 from coachrl.audit.report.figures import category_rows, charts_of, curve_chart, reliability_chart, table3
 from coachrl.audit.stats.people import People
 from coachrl.audit.stats.style import FEATURES
-from coachrl.audit.verdicts import circular_words
+from coachrl.audit.verdicts import AuditVerdict, circular_words
 from coachrl.report import page as report_page
 from coachrl.report.agents import agent_colors
 from coachrl.report.charts import forest
@@ -34,31 +36,30 @@ _GRADES = {"ok": "fine", "unknown": "not measured", "note": "note", "warning": "
 
 def lines(audit: Audit) -> list[str]:
     """The audit for the terminal: verdicts, then what could not be done."""
-    made = []
-    for found in audit.findings:
-        counts = found.counts
-        of = f", {found.pipeline}" if is_imported(found.pipeline) else f" in {found.pipeline}"
-        made.append(
-            f"{found.rater}{of}: {counts.scored:,} of {counts.actions:,} actions scored, "
-            f"{counted(counts.episodes, 'episode')}, {counted(counts.tasks, 'task')}"
-            + (f"; mean {found.mean.interval()}" if found.mean is not None else "")
-        )
-        said = audit.verdicts_of(found)
-        unknown = [v for v in said if v.grade == "unknown" and v.topic not in _ASKED_FOR]
-        is_long = len(unknown) > _TOLD_UNMEASURED
-        made += [f"  {_GRADES[v.grade]:<13} {v.text}" for v in said if not (is_long and v in unknown)]
-        if is_long:
-            topics = ", ".join(dict.fromkeys(v.topic for v in unknown))
-            made.append(
-                f"  {_GRADES['unknown']:<13} {topics}: the page says why of each, and what would have been seen"
-            )
-        told = [note for note in found.notes if counts.scored and not any(note in v.text for v in said)]
-        if len(told) > _TOLD_NOTES:  # as of hundreds of categories, each with its own
-            told[_TOLD_NOTES:] = [f"and {len(told) - _TOLD_NOTES:,} more, which the page has"]
-        made += [f"  {'note':<13} {note}" for note in told]
+    made = [line for found in audit.findings for line in _rater_lines(found, audit.verdicts_of(found))]
     made += [f"{_GRADES[v.grade]:<13} {v.line}" for v in audit.other_verdicts]
     made += _people_lines(audit.people) if audit.people is not None else []
     return [unbroken(line) for line in (*made, *(f"note: {note}" for note in audit.notes))]
+
+
+def _rater_lines(found: Findings, said: Sequence[AuditVerdict]) -> list[str]:
+    counts = found.counts
+    of = f", {found.pipeline}" if is_imported(found.pipeline) else f" in {found.pipeline}"
+    mean = f"; mean {found.mean.interval()}" if found.mean is not None else ""
+    made = [
+        f"{found.rater}{of}: {counts.scored:,} of {counts.actions:,} actions scored, "
+        f"{counted(counts.episodes, 'episode')}, {counted(counts.tasks, 'task')}{mean}"
+    ]
+    unknown = [v for v in said if v.grade == "unknown" and v.topic not in _ASKED_FOR]
+    is_long = len(unknown) > _TOLD_UNMEASURED
+    made += [f"  {_GRADES[v.grade]:<13} {v.text}" for v in said if not (is_long and v in unknown)]
+    if is_long:
+        topics = ", ".join(dict.fromkeys(v.topic for v in unknown))
+        made.append(f"  {_GRADES['unknown']:<13} {topics}: the page says why of each, and what would have been seen")
+    told = [note for note in found.notes if counts.scored and not any(note in v.text for v in said)]
+    if len(told) > _TOLD_NOTES:  # as of hundreds of categories, each with its own
+        told[_TOLD_NOTES:] = [f"and {len(told) - _TOLD_NOTES:,} more, which the page has"]
+    return [*made, *(f"  {'note':<13} {note}" for note in told)]
 
 
 def _people_lines(people: People) -> list[str]:
@@ -111,8 +112,7 @@ def as_html(audit: Audit) -> str:
         circular_words=circular_words,
         told_unmeasured=_TOLD_UNMEASURED,
         features=FEATURES,
-        charts_of=charts_of,
-        colors=_colors(audit),
+        charts_of=partial(charts_of, colors=_colors(audit)),
         forest=forest,
         reference_set_chart=lambda curves: curve_chart(
             "Change of score since the first time", curves, "points", zero=True
@@ -122,9 +122,6 @@ def as_html(audit: Audit) -> str:
         probe_rows=lambda probes: [(probe.name, probe.shift) for probe in probes if probe.shift is not None],
         table3=table3,
         text_of=lambda run, action: texts.get((run, action)),
-        rationale=_rationale,
-        of=audit.verdicts_of,
-        others=audit.other_verdicts,
     )
 
 
@@ -147,8 +144,3 @@ def _shown_actions(audit: Audit) -> set[tuple[str, str]]:
         for pair in between.agreement.pairs
         for example in pair.examples
     }
-
-
-def _rationale(text: ActionText, rater: str) -> str:
-    """A rescore's own word, else the run's."""
-    return text.rationales.get(rater, text.rationales.get("", ""))

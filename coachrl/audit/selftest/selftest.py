@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from coachrl.audit.data.frame import Scorer
 from coachrl.audit.findings import examine_rater
-from coachrl.audit.selftest.synthetic import Noise, PlantedBias, synthetic_scores
+from coachrl.audit.selftest.synthetic import PlantedBias, synthetic_scores
 from coachrl.audit.verdicts import verdicts
 from coachrl.seeding import derive_seed
 from coachrl.stats import exact_interval
@@ -29,18 +29,23 @@ class Condition:
 
 @dataclass(frozen=True)
 class Result:
-    """How often, of `repeats` made-up runs, the planted bias was named (power, None where none was planted), and how
-    often any other topic was accused (false_positives: of `false_tests` verdicts). Intervals are Clopper-Pearson, 95 %.
-    """
+    """In how many of `repeats` made-up runs the planted bias was named, and how often any other topic was accused
+    (false_positives: of `false_tests` verdicts)."""
 
     condition: Condition
     repeats: int
-    power: float | None
-    power_interval: tuple[float, float] | None
+    named: int
     false_positives: int
     false_tests: int
-    false_rate: float
-    false_interval: tuple[float, float]
+
+    @property
+    def power(self) -> float | None:
+        """None where no bias was planted."""
+        return self.named / self.repeats if self.condition.topic else None
+
+    @property
+    def false_rate(self) -> float:
+        return self.false_positives / self.false_tests
 
 
 CONDITIONS = (
@@ -64,68 +69,37 @@ CONDITIONS = (
 )
 
 
-def self_test(
-    repeats: int = 20,
-    conditions: Sequence[Condition] = CONDITIONS,
-    *,
-    tasks: int = 64,
-    rollouts: int = 8,
-    noise: Noise = Noise(),
-    seed: int = 0,
-    on_result: Callable[[Result], None] | None = None,
-) -> list[Result]:
-    """One result for each condition, each of `repeats` runs of tasks x rollouts episodes of three roles."""
-    results = []
+# A flat coach does lose its hold on outcomes: that is no false accusation.
+_CONSEQUENCES = {"saturation": ("auc",)}
+
+TABLE_HEAD = "| planted | named as | power [95 %] | false accusations of other topics [95 %] |\n|---|---|---|---|"
+
+
+def self_test(repeats: int = 20, conditions: Sequence[Condition] = CONDITIONS, seed: int = 0) -> Iterator[Result]:
+    """One result for each condition, each of `repeats` runs of synthetic scores."""
     for condition in conditions:
-        runs = [
-            _accusations(condition.planted, tasks, rollouts, noise, derive_seed(seed, condition.name, repeat))
-            for repeat in range(repeats)
-        ]
-        results.append(_result(condition, runs))
-        if on_result is not None:
-            on_result(results[-1])
-    return results
+        seeds = [derive_seed(seed, condition.name, repeat) for repeat in range(repeats)]
+        runs = [_accusations(condition.planted, of_run) for of_run in seeds]
+        others = [topic for topic in TOPICS if topic not in (condition.topic, *_CONSEQUENCES.get(condition.topic, ()))]
+        named = sum(condition.topic in accused for accused in runs)
+        false = sum(topic in accused for accused in runs for topic in others)
+        yield Result(condition, repeats, named, false, repeats * len(others))
 
 
-def table_lines(results: Sequence[Result]) -> list[str]:
-    """The results as a Markdown table."""
-    lines = ["| planted | named as | power [95 %] | false accusations of other topics [95 %] |", "|---|---|---|---|"]
-    for result in results:
-        power = "–"
-        if result.power is not None and result.power_interval is not None:
-            low, high = result.power_interval
-            power = f"{result.power:.2f} [{low:.2f}, {high:.2f}], n = {result.repeats}"
-        low, high = result.false_interval
-        false = f"{result.false_rate:.3f} [{low:.3f}, {high:.3f}], {result.false_positives} of {result.false_tests}"
-        lines.append(f"| {result.condition.name} | {result.condition.topic or '–'} | {power} | {false} |")
-    return lines
+def table_line(result: Result) -> str:
+    """The result as a line of a Markdown table; intervals are Clopper and Pearson's."""
+    power = "–"
+    if result.power is not None:
+        low, high = exact_interval(result.named, result.repeats)
+        power = f"{result.power:.2f} [{low:.2f}, {high:.2f}], n = {result.repeats}"
+    low, high = exact_interval(result.false_positives, result.false_tests)
+    false = f"{result.false_rate:.3f} [{low:.3f}, {high:.3f}], {result.false_positives} of {result.false_tests}"
+    return f"| {result.condition.name} | {result.condition.topic or '–'} | {power} | {false} |"
 
 
-def _accusations(planted: PlantedBias, tasks: int, rollouts: int, noise: Noise, seed: int) -> set[str]:
+def _accusations(planted: PlantedBias, seed: int) -> set[str]:
     """The topics that the audit warns of."""
-    frame = synthetic_scores(planted, tasks=tasks, rollouts=rollouts, noise=noise, seed=seed)
+    frame = synthetic_scores(planted, seed=seed)
     nothing = pd.DataFrame(columns=["run", "pipeline", "step", "task", "category", "outcome"])
     found = examine_rater(frame, "synthetic", Scorer("", "planted", ""), nothing, _RESAMPLES, seed)
     return {verdict.topic for verdict in verdicts([found], []) if verdict.grade in ("warning", "alarm")}
-
-
-def _result(condition: Condition, runs: Sequence[set[str]]) -> Result:
-    n = len(runs)
-    others = [topic for topic in TOPICS if topic not in (condition.topic, *_CONSEQUENCES.get(condition.topic, ()))]
-    named = sum(condition.topic in accused for accused in runs)
-    false = sum(topic in accused for accused in runs for topic in others)
-    tests = n * len(others)
-    return Result(
-        condition=condition,
-        repeats=n,
-        power=named / n if condition.topic else None,
-        power_interval=exact_interval(named, n) if condition.topic else None,
-        false_positives=false,
-        false_tests=tests,
-        false_rate=false / tests,
-        false_interval=exact_interval(false, tests),
-    )
-
-
-# A flat coach does lose its hold on outcomes: that is no false accusation.
-_CONSEQUENCES = {"saturation": ("auc",)}

@@ -9,11 +9,10 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
 from coachrl.audit.data.frame import Scorer
-from coachrl.audit.data.sample import Sample
+from coachrl.audit.data.sample import Floats, Sample
 from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, ratio
 
 _EXAMPLES = 3
@@ -85,7 +84,7 @@ def agree(frame: pd.DataFrame, scorers: Mapping[str, Scorer], resamples: int, se
     return Agreement(pairs, raters, icc, alpha, notes)
 
 
-def icc_2_1(sums_RV: NDArray[np.float64], raters: int) -> NDArray[np.float64]:
+def icc_2_1(sums_RV: Floats, raters: int) -> Floats:
     """ICC(2,1): two-way random effects, absolute agreement, single scores.
 
     From sums over actions: of ones, of all squares, of the square of an action's sum, of each rater's scores."""
@@ -100,7 +99,7 @@ def icc_2_1(sums_RV: NDArray[np.float64], raters: int) -> NDArray[np.float64]:
     return ratio(mean_rows - mean_error, spread)
 
 
-def krippendorff_alpha(sums_RV: NDArray[np.float64], raters: int) -> NDArray[np.float64]:
+def krippendorff_alpha(sums_RV: Floats, raters: int) -> Floats:
     """Krippendorff's alpha, interval scale, every unit scored by all raters: 1 - observed / expected disagreement,
     which for squared distances are twice the variance inside units and twice that of all scores together."""
     n, total_squares, row_squares = sums_RV[:, 0], sums_RV[:, 1], sums_RV[:, 2]

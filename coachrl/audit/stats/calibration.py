@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
-from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from coachrl.audit.data.sample import Sample
+from coachrl.audit.data.sample import Floats, Ints, Sample
 from coachrl.stats import CORRELATION, POSITIVE, SHARE, Estimate, estimate, ratio
 
 _TENTHS = 100  # scores are resampled to a hundredth of a point
 _BINS = 10
+LAST_ACTION = "last action"  # whose score a prediction is of, where it is no role's
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,11 @@ class Calibration:
     notes: Sequence[str]
     circular: bool = False
 
+    @property
+    def last_action(self) -> Prediction | None:
+        """Of all tasks together; None where it could not be measured."""
+        return next((p for p in self.predictions if p.of == LAST_ACTION and not p.category), None)
+
 
 def calibrate(sample: Sample, outcome_to: str = "none") -> Calibration:
     """Every figure of this page of the audit. outcome_to: whose actions the coach was shown the outcome with."""
@@ -86,8 +90,8 @@ def calibrate(sample: Sample, outcome_to: str = "none") -> Calibration:
         if (found := _predict(part, of, category, notes)) is not None:
             predictions.append(replace(found, circular=of in told))
     reliability = _reliability(last) if len(last.frame) else []
-    saturation = [_saturation(sample, role) for role in sample.levels("role")]
-    return Calibration(predictions, reliability, saturation, notes, circular="last action" in told)
+    saturation = [_saturation(part, role) for role, part in sample.by("role").items()]
+    return Calibration(predictions, reliability, saturation, notes, circular=LAST_ACTION in told)
 
 
 def _told_the_outcome(sample: Sample, outcome_to: str) -> set[str]:
@@ -95,23 +99,19 @@ def _told_the_outcome(sample: Sample, outcome_to: str) -> set[str]:
     if outcome_to == "none":
         return set()
     if outcome_to == "all":
-        return {"last action", *sample.levels("role")}
-    return {"last action", *sample.where(sample.frame["last"]).frame["role"].astype(str).mode()}
+        return {LAST_ACTION, *sample.levels("role")}
+    return {LAST_ACTION, *sample.where(sample.frame["last"]).frame["role"].astype(str).mode()}
 
 
 def _parts(measured: Sample, last: Sample) -> list[tuple[str, str, Sample]]:
-    parts = [("last action", "", last)] if len(last.frame) else []
+    parts = [(LAST_ACTION, "", last)] if len(last.frame) else []
     if measured.frame["outcome"].nunique() < 2:  # which is said once, and not of each role
         return parts
-    categories = last.levels("category") if len(last.frame) else []
+    categories = last.by("category")
     if len(categories) > 1:
-        parts += [("last action", category, last.where(last.frame["category"] == category)) for category in categories]
-    if len(measured.frame):
-        final = ~measured.frame.duplicated(["run", "episode", "role"], keep="last")
-        parts += [
-            (role, "", measured.where(final & (measured.frame["role"] == role))) for role in measured.levels("role")
-        ]
-    return parts
+        parts += [(LAST_ACTION, category, of_category) for category, of_category in categories.items()]
+    final = measured.where(~measured.frame.duplicated(["run", "episode", "role"], keep="last"))
+    return [*parts, *((role, "", of_role) for role, of_role in final.by("role").items())]
 
 
 def _predict(sample: Sample, of: str, category: str, notes: list[str]) -> Prediction | None:
@@ -126,39 +126,28 @@ def _predict(sample: Sample, of: str, category: str, notes: list[str]) -> Predic
         return None
     score_N = np.round(sample.scores * _TENTHS) / _TENTHS
     grid, value_N = np.unique(score_N, return_inverse=True)
-    found = sample.sums(value_N.astype(np.int64) * 2 + success_N, 2 * len(grid))
-    auc_R, tau_R = _auc_and_tau(found.boot_RKV[:, :, 0].reshape(-1, len(grid), 2))
-    share_N = sample.scores / 10
-    squared = sample.sums(np.zeros(n, np.int64), 1, (share_N - success_N) ** 2)
-    tasks = sample.tasks
-    auc, sides = float(roc_auc_score(success_N, score_N)), _smaller_side(sample, success_N)
-    tau = float(stats.kendalltau(score_N, success_N).statistic) if len(grid) > 1 else 0.0
+    sums_RCV = sample.sums(value_N.astype(np.int64) * 2 + success_N, 2 * len(grid))
+    auc_R, tau_R = _auc_and_tau(sums_RCV[..., 0].reshape(-1, len(grid), 2))
+    tasks, sides = sample.tasks, _smaller_side(sample, success_N)
+    tau = float(tau_R[0]) if len(grid) > 1 else 0.0
     return Prediction(
         of=of,
         category=category,
-        auc=estimate(auc, auc_R, n, tasks, of="episodes", null=0.5, limits=SHARE, clusters=sides),
-        tau=estimate(tau, tau_R, n, tasks, of="episodes", limits=CORRELATION, clusters=sides),
-        brier=estimate(
-            brier_score_loss(success_N, share_N),
-            ratio(squared.boot_RKV[:, 0, 1], squared.boot_RKV[:, 0, 0]),
-            n,
-            tasks,
-            of="episodes",
-            limits=SHARE,
-            clusters=sample.equal_tasks(),
-        ),
+        auc=estimate(float(auc_R[0]), auc_R[1:], n, tasks, of="episodes", null=0.5, limits=SHARE, clusters=sides),
+        tau=estimate(tau, tau_R[1:], n, tasks, of="episodes", limits=CORRELATION, clusters=sides),
+        brier=sample.mean((sample.scores / 10 - success_N) ** 2, of="episodes", limits=SHARE),
         brier_base=successes / n * (1 - successes / n),
         successes=successes,
     )
 
 
-def _smaller_side(sample: Sample, success_N: NDArray[np.int64]) -> float:
+def _smaller_side(sample: Sample, success_N: Ints) -> float:
     """Successes and failures are compared: the tasks that carry the comparison are those of the rarer one, where one
     task may hold all of it."""
     return min(sample.equal_tasks((success_N == outcome).astype(np.float64)) for outcome in (0, 1))
 
 
-def _auc_and_tau(counts_RUY: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _auc_and_tau(counts_RUY: Floats) -> tuple[Floats, Floats]:
     """ROC-AUC and Kendall's tau-b of resamples, from how often each score U came with failure and success."""
     failed_RU, succeeded_RU = counts_RUY[..., 0], counts_RUY[..., 1]
     below_RU = np.cumsum(failed_RU, axis=1) - failed_RU
@@ -174,32 +163,30 @@ def _auc_and_tau(counts_RUY: NDArray[np.float64]) -> tuple[NDArray[np.float64], 
 
 def _reliability(last: Sample) -> list[ReliabilityBin]:
     bin_N = np.minimum(last.scores, 10 - 1e-9).astype(np.int64)
-    part = replace(last, frame=last.frame.assign(bin=bin_N))
-    rates = part.means(("bin",), part.frame["outcome"].to_numpy(np.float64), of="episodes", limits=SHARE)
+    part = last.assign(bin=bin_N)
+    rates = part.means(("bin",), part.values("outcome"), of="episodes", limits=SHARE)
     scores = part.frame.groupby("bin")["score"].mean()
     return [
         ReliabilityBin(float(low), float(low) + 10 / _BINS, float(mean), rate)
-        for low, mean, rate in zip(np.unique(bin_N), scores, rates, strict=True)
+        for low, mean, rate in zip(np.unique(bin_N), scores, rates.values(), strict=True)
     ]
 
 
-def _saturation(sample: Sample, role: str) -> Saturation:
-    part = sample.where(sample.frame["role"] == role)
+def _saturation(part: Sample, role: str) -> Saturation:
     score_N = np.round(part.scores * _TENTHS) / _TENTHS
     grid, value_N, counts_U = np.unique(score_N, return_inverse=True, return_counts=True)
-    found = part.sums(value_N.astype(np.int64), len(grid))
-    counts_RU = found.boot_RKV[:, :, 0]
-    mode, n, tasks, equal = int(counts_U.argmax()), len(score_N), part.tasks, part.equal_tasks()
-    share_R = ratio(counts_RU[:, mode], counts_RU.sum(axis=1))
-    entropy = float(stats.entropy(counts_U, base=2))
-    entropy_R = stats.entropy(np.maximum(counts_RU, 1e-12), base=2, axis=1)
+    mode = counts_U.argmax()
     return Saturation(
         role=role,
         modal_score=float(grid[mode]),
-        modal_share=estimate(float(counts_U[mode] / n), share_R, n, tasks, limits=SHARE, clusters=equal),
-        entropy_bits=estimate(entropy, entropy_R, n, tasks, limits=POSITIVE, clusters=equal),
+        modal_share=part.mean((value_N == mode).astype(np.float64), limits=SHARE),
+        entropy_bits=part.total(_entropy, cells=(value_N.astype(np.int64), len(grid)), limits=POSITIVE),
         tied_groups=_tied_groups(part),
     )
+
+
+def _entropy(sums_RUV: Floats) -> Floats:
+    return np.asarray(stats.entropy(np.maximum(sums_RUV[..., 0], 1e-12), base=2, axis=1))
 
 
 def _tied_groups(part: Sample) -> Estimate | None:

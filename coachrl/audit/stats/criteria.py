@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from scipy import stats
 
 from coachrl.audit.data.frame import CRITERION
-from coachrl.audit.data.sample import Floats, Sample
+from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.strata import Contrast, contrasts
 from coachrl.audit.stats.style import StyleEffect, style_effect
-from coachrl.audit.stats.within import by_task, over_tasks, taken_out
-from coachrl.stats import CORRELATION, SCORE, Estimate, ratio
+from coachrl.audit.stats.within import by_task, correlation_of_sums, over_tasks, taken_out
+from coachrl.stats import CORRELATION, SCORE, Estimate
 
 ALIKE = 0.9  # a rank correlation from which on two criteria are one
 
@@ -61,7 +61,7 @@ def examine_criteria(sample: Sample) -> Criteria | None:
 
 def _finding(sample: Sample, name: str) -> CriterionFinding:
     known = sample.where(sample.frame[CRITERION + name].notna())
-    own = replace(known, frame=known.frame.assign(score=known.frame[CRITERION + name]))
+    own = known.assign(score=known.frame[CRITERION + name])
     measured = own.where(own.frame["outcome"].notna())
     return CriterionFinding(
         name=name,
@@ -82,9 +82,4 @@ def _together(sample: Sample, first: str, second: str) -> Estimate | None:
     if np.allclose(x_N, 0) or np.allclose(y_N, 0):
         return None
     sums_TV = by_task(both, x_N * y_N, x_N * x_N, y_N * y_N)
-    return over_tasks(sums_TV, _correlation, len(x_N), limits=CORRELATION, null=ALIKE)
-
-
-def _correlation(sums_RV: Floats) -> Floats:
-    xy, xx, yy = sums_RV.T
-    return ratio(xy, np.sqrt(xx * yy))
+    return over_tasks(sums_TV, correlation_of_sums, len(x_N), limits=CORRELATION, null=ALIKE)

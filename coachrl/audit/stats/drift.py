@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from coachrl.audit.data.sample import PERIODS, Floats, Sample
-from coachrl.parsing import is_finite
+from coachrl.audit.stats.strata import at_equal_cells
 from coachrl.stats import (
     POSITIVE,
     SCORE,
@@ -21,9 +19,7 @@ from coachrl.stats import (
     UNLIMITED,
     Estimate,
     Limits,
-    ratio,
 )
-from coachrl.storage.jsonl import readable_jsonl
 
 
 @dataclass(frozen=True)
@@ -32,19 +28,6 @@ class Curve:
 
     name: str
     points: Sequence[tuple[int, Estimate]]
-
-
-REFERENCE_SET = Path("coach") / "reference_set.jsonl"  # of a run's folder: lines of a step and the fields of a score
-
-
-@dataclass(frozen=True)
-class ReferenceSetDrift:
-    """A frozen set of actions, scored again over training: the change of their scores since the first time. The agents
-    are out of it: what moves is the coach. notes: what could not be read."""
-
-    run: str
-    shifts: Curve | None
-    notes: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -71,8 +54,8 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
         notes.append(f"scores of {steps} training step only: drift over training cannot be measured")
     else:
         curves["score"] = _by_role(sample, sample.scores, SCORE)
-        curves["response tokens"] = _by_role(sample, _floats(frame["tokens"]), POSITIVE)
-        curves["code"] = _by_role(sample, _floats(frame["has_code"]), SHARE)
+        curves["response tokens"] = _by_role(sample, sample.values("tokens"), POSITIVE)
+        curves["code"] = _by_role(sample, sample.values("has_code"), SHARE)
     score_change = _change(sample, sample.scores, SCORE_CHANGE)
     if steps > 1 and score_change is None:
         notes.append("no role was scored in both halves of a run's training: how scores change cannot be measured")
@@ -84,69 +67,15 @@ def drift(sample: Sample, heldout: pd.DataFrame) -> Drift:
         score_change=score_change,
         outcome_change=outcome,
         outcome_source=source,
-        length_change=_change(sample, _floats(frame["tokens"]), UNLIMITED),
-        tool_change=_change(sample, _floats(frame["has_code"]), SHARE_CHANGE),
+        length_change=_change(sample, sample.values("tokens"), UNLIMITED),
+        tool_change=_change(sample, sample.values("has_code"), SHARE_CHANGE),
         notes=notes,
     )
 
 
-def reference_set_drift(run: str, folder: Path, actions: pd.DataFrame, resamples: int) -> ReferenceSetDrift | None:
-    """None where the run has no reference set. actions: of the run, with the columns action, task, action_digest."""
-    if not (folder / REFERENCE_SET).is_file():
-        return None
-    problems: list[str] = []
-    records = [
-        (r["step"], r["action_id"], r["process_0_10"], r.get("action_digest", ""))
-        for r in reference_set_lines(folder, problems)
-    ]
-    notes = [f"run {run}: {problem}" for problem in problems]
-    ids = actions["action"].astype(str)
-    tasks = dict(zip(ids, actions["task"].astype(str), strict=True))
-    digests = dict(zip(ids, actions["action_digest"], strict=True))
-    held = [
-        (step, action, score)
-        for step, action, score, digest in records
-        if action in tasks and digest in ("", digests[action])
-    ]
-    frame = pd.DataFrame(held, columns=["step", "action", "score"]).dropna()
-    wide = frame.pivot_table(index="action", columns="step", values="score")
-    # A call that failed at one step takes its action out of that step alone: else a long run would be left with none.
-    changes = wide.sub(wide.iloc[:, 0], axis=0) if len(wide) else wide
-    points = [(int(step), _mean_change(changes[step].dropna(), tasks, resamples)) for step in wide.columns]
-    measured = [(step, mean) for step, mean in points if mean is not None]
-    if len(measured) < 2:
-        why = "was scored at one step only" if len(points) < 2 else "has no action with a first score and a later one"
-        return ReferenceSetDrift(run, None, [*notes, f"run {run}: its reference set {why}: no drift to measure"])
-    return ReferenceSetDrift(run, Curve(run, measured), notes)
-
-
-def reference_set_lines(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """The lines of a run's reference set. Those that cannot be read are left out, and told in `problems`."""
-    return list(readable_jsonl(folder / REFERENCE_SET, _reference_line, problems))
-
-
-def _reference_line(raw: Any) -> dict[str, Any]:
-    score = raw["process_0_10"]
-    if type(raw["step"]) is not int or not isinstance(raw["action_id"], str) or not (score is None or is_finite(score)):
-        raise ValueError("it is no score of an action at a step")
-    return dict(raw)
-
-
-def _mean_change(changes: pd.Series, tasks: Mapping[str, str], resamples: int) -> Estimate | None:
-    if changes.empty:
-        return None
-    sample = Sample.of_tasks([tasks[str(action)] for action in changes.index], resamples)
-    return sample.mean(_floats(changes), "actions", SCORE_CHANGE)
-
-
-def _floats(column: pd.Series) -> Floats:
-    return column.to_numpy(np.float64)
-
-
 def _by_role(sample: Sample, values_N: Floats, limits: Limits) -> list[Curve]:
-    means = sample.means(("role", "bin"), values_N, limits=limits)
     points: dict[str, list[tuple[int, Estimate]]] = {}
-    for (role, first_step), mean in zip(sample.labels(("role", "bin")), means, strict=True):
+    for (role, first_step), mean in sample.means(("role", "bin"), values_N, limits=limits).items():
         points.setdefault(role, []).append((int(first_step), mean))
     return [Curve(role, of_role) for role, of_role in points.items()]
 
@@ -154,8 +83,8 @@ def _by_role(sample: Sample, values_N: Floats, limits: Limits) -> list[Curve]:
 def _change(
     sample: Sample, values_N: Floats, limits: Limits, equal: Sequence[str] = ("run", "role"), of: str = "actions"
 ) -> Estimate | None:
-    """Late minus early inside of cells of `equal`, weighted as in a regression with a term for each cell. None where no
-    cell holds both. The tasks that carry it are those of the half that has fewer: a curriculum's last ones."""
+    """Late minus early inside of cells of `equal`, see `at_equal_cells`. None where no cell holds both. The tasks that
+    carry it are those of the half that has fewer: a curriculum's last ones."""
     cell_N, cells = sample.codes(equal)
     late_N, periods = sample.matches("period", "late").astype(np.int64), len(PERIODS)
     counts_CP = np.bincount(cell_N * periods + late_N, minlength=cells * periods).reshape(cells, periods)
@@ -166,10 +95,8 @@ def _change(
     carrying = min(sample.equal_tasks(weights_N * (late_N == half)) for half in range(periods))
 
     def change(sums_RCV: Floats) -> Floats:
-        parts = sums_RCV.reshape(len(sums_RCV), cells, periods, 2)
-        counts, means = parts[..., 0], ratio(parts[..., 1], parts[..., 0])
-        weights = np.nan_to_num(ratio(counts.prod(axis=2), counts.sum(axis=2)))
-        return ratio((weights * np.nan_to_num(means[:, :, 1] - means[:, :, 0])).sum(axis=1), weights.sum(axis=1))
+        early_RSV, late_RSV = np.moveaxis(sums_RCV.reshape(-1, cells, periods, 2), 2, 0)
+        return at_equal_cells(late_RSV, early_RSV)
 
     halves = (cell_N * periods + late_N, cells * periods)
     return sample.total(change, values_N, cells=halves, of=of, limits=limits, clusters=carrying)
@@ -191,7 +118,7 @@ def _outcomes(sample: Sample, heldout: pd.DataFrame, notes: list[str]) -> tuple[
     rows = frame.assign(task=frame["task"].astype("category"), score=frame["outcome"])
     episodes = Sample.of(rows, sample.resampler.resamples)
     means = episodes.means(("step",), episodes.scores, of="episodes", limits=SHARE)
-    curve = [(int(step), mean) for (step,), mean in zip(episodes.labels(("step",)), means, strict=True)]
+    curve = [(int(step), mean) for (step,), mean in means.items()]
     moved = _change(episodes, episodes.scores, SHARE_CHANGE, ("run",), of="episodes")
     return moved, source, Curve(f"{source} success", curve)
 

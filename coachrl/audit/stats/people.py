@@ -20,12 +20,11 @@ from shlex import quote
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from coachrl.audit.data.frame import AuditData
-from coachrl.audit.data.sample import Sample
+from coachrl.audit.data.sample import Floats, Sample
 from coachrl.audit.stats.agreement import coefficients, defined
 from coachrl.coach.kinds.calibrated import CalibrationFile, RoleCurve
 from coachrl.errors import ConfigError
@@ -125,7 +124,7 @@ def _with_each_other(named: pd.DataFrame, notes: list[str]) -> Iterator[tuple[st
             yield one, other, wide.rename(columns={one: "first", other: "second"})
 
 
-def quadratic_kappa(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
+def quadratic_kappa(sums_RV: Floats) -> Floats:
     """Weighted kappa from sums of: ones, x, y, x^2 + y^2, x y."""
     n, x, y, squares, products = sums_RV.T
     observed = ratio(squares - 2 * products, n)

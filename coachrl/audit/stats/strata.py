@@ -7,14 +7,13 @@ agent's merit, yet it is trained on. `contrasts(sample, "category", within=("rol
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from coachrl.audit.data.sample import Sample
+from coachrl.audit.data.sample import Floats, Ints, Sample
 from coachrl.audit.stats.within import taken_out
 from coachrl.stats import CORRELATION, SCORE, SCORE_CHANGE, Estimate, equal_clusters, estimate, holm, interval, ratio
 from coachrl.text import plural
@@ -24,9 +23,6 @@ SMALLEST_STRATUM_TASKS = 2
 MOST_LEVELS = 12
 _MOST_BINS = 8
 _EXTREME_TASKS = 3
-
-# A difference as a function of sums [R, L, S, (count, score)], the level and the other levels: R values.
-Statistic = Callable[[NDArray[np.float64], int, list[int]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -69,11 +65,8 @@ class TaskSpread:
 
 def stratum_means(sample: Sample, dimension: str) -> list[StratumMean]:
     """Mean score of each level that occurs."""
-    names = sample.levels(dimension)
-    return [
-        StratumMean(dimension, name, mean)
-        for name, mean in zip(names, sample.means((dimension,), sample.scores, limits=SCORE), strict=True)
-    ]
+    means = sample.means((dimension,), sample.scores, limits=SCORE)
+    return [StratumMean(dimension, name, mean) for (name,), mean in means.items()]
 
 
 def contrasts(
@@ -84,24 +77,28 @@ def contrasts(
     names = sample.levels(dimension)
     if not 2 <= len(names) <= MOST_LEVELS:
         return []
-    level_N = _codes_of(sample.frame[dimension], names)
+    level_N, _ = sample.codes((dimension,))
     part_N, parts = sample.codes(within)
     stratum_N, strata = sample.codes([column for column in adjust if column != dimension and column not in within])
     cells_N = (part_N * len(names) + level_N) * strata + stratum_N
     shape = (parts, len(names), strata)
-    found = sample.sums(cells_N, int(np.prod(shape)), sample.scores)
-    points, boots = found.point_KV.reshape(1, *shape, 2), found.boot_RKV.reshape(-1, *shape, 2)
+    sums_RPLSV = sample.sums(cells_N, int(np.prod(shape)), sample.scores).reshape(-1, *shape, 2)
     spread = _spread_within(sample.scores, level_N)
     made = []
     for number, where in enumerate(sample.labels(within)):
         inside_N = part_N == number
-        counts_LST = _counts(level_N * strata + stratum_N, len(names) * strata, sample, inside_N)
-        part = _Part(
-            dimension, names, where, points[:, number], boots[:, number], counts_LST.reshape(len(names), strata, -1)
-        )
+        counts_LST = _counts(level_N * strata + stratum_N, (len(names), strata), sample, inside_N)
+        part = _Part(dimension, names, where, sums_RPLSV[:, number], counts_LST)
         levels = range(len(names)) if len(names) > 2 else (1,)
-        made += [_contrast(part, level, spread) for level in levels if _both_occur(part.points_1LSV[0], level)]
+        counts_L = counts_LST.sum(axis=(1, 2))
+        made += [_contrast(part, level, spread) for level in levels if 0 < counts_L[level] < counts_L.sum()]
     return made
+
+
+def category_contrasts(sample: Sample) -> list[Contrast]:
+    """Between task categories: over all roles, then inside each where there are several."""
+    roles = len(sample.levels("role"))
+    return contrasts(sample, "category") + (contrasts(sample, "category", within=("role",)) if roles > 1 else [])
 
 
 def with_holm(family: Sequence[Contrast]) -> list[Contrast]:
@@ -123,12 +120,11 @@ def with_bins(sample: Sample) -> Sample:
     """The sample with a column `bin`: the first training step of each row's part of the run."""
     steps = np.unique(sample.frame["step"].to_numpy())
     firsts = np.array([part[0] for part in np.array_split(steps, min(_MOST_BINS, len(steps)))])
-    frame = sample.frame.assign(bin=firsts[np.searchsorted(firsts, sample.frame["step"].to_numpy(), side="right") - 1])
-    return replace(sample, frame=frame)
+    return sample.assign(bin=firsts[np.searchsorted(firsts, sample.frame["step"].to_numpy(), side="right") - 1])
 
 
 def task_spread(sample: Sample) -> TaskSpread | None:
-    """None where there is one task, or one action for each."""
+    """sample: as it was read, so that all of its tasks occur. None where there is one task, or one action for each."""
     role_N, _ = sample.codes(("role",))
     centred_N = taken_out(sample.scores, role_N)
     T, N = sample.resampler.tasks, len(centred_N)
@@ -136,14 +132,11 @@ def task_spread(sample: Sample) -> TaskSpread | None:
     sums_T = np.asarray(np.bincount(sample.task_codes_N, centred_N, T), np.float64)
     if T < 2 or N <= T or np.allclose(centred_N, 0):
         return None
-    squares_T = np.bincount(sample.task_codes_N, centred_N**2, T)
+    squares_T = np.asarray(np.bincount(sample.task_codes_N, centred_N**2, T), np.float64)
     columns = (counts_T, counts_T**2, sums_T, squares_T, sums_T**2 / np.maximum(counts_T, 1))
-    present = np.flatnonzero(counts_T)
-    values = tuple(np.asarray(column[present], np.float64) for column in columns)
-    found = sample.resampler.sums(present, np.zeros(len(present), np.int64), values, 1)
-    point = _intraclass(found.point_KV[None, 0])[0]
-    boot_R, equal = _intraclass(found.boot_RKV[:, 0]), equal_clusters(counts_T)
-    share = estimate(float(point), boot_R, N, len(present), limits=CORRELATION, clusters=equal)
+    share_R = _intraclass(sample.resampler.sums(np.arange(T), np.zeros(T, np.int64), columns, 1)[:, 0])
+    equal = equal_clusters(counts_T)
+    share = estimate(float(share_R[0]), share_R[1:], N, T, limits=CORRELATION, clusters=equal)
     at_least_0 = share.mapped(lambda value: max(0.0, value))  # an estimate may be below, which no variance can
     ends = _extremes(sample, sums_T, counts_T)
     return TaskSpread(at_least_0, ends[:_EXTREME_TASKS], ends[-_EXTREME_TASKS:])
@@ -161,81 +154,68 @@ def small_strata(sample: Sample, dimension: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Part:
-    """The rows inside of which levels are compared: sums by level and stratum, of the data and of each resample, and
-    how many rows each task has there."""
+    """The rows inside of which levels are compared: sums by level and stratum, of the data and then of each resample,
+    and how many rows each task has there."""
 
     dimension: str
     names: Sequence[str]
     where: tuple[str, ...]
-    points_1LSV: NDArray[np.float64]
-    boots_RLSV: NDArray[np.float64]
-    counts_LST: NDArray[np.float64]
+    sums_RLSV: Floats
+    counts_LST: Floats
 
 
 def _contrast(part: _Part, level: int, spread: float) -> Contrast:
     others = [other for other in range(len(part.names)) if other != level]
     versus = part.names[others[0]] if len(others) == 1 else f"other {plural(part.dimension)}"
+    a_RSV, b_RSV = part.sums_RLSV[:, level], part.sums_RLSV[:, others].sum(axis=1)
     sides_2ST = np.stack([part.counts_LST[level], part.counts_LST[others].sum(axis=0)])
     counts_2S = sides_2ST.sum(axis=2)
     shared_S = (counts_2S > 0).all(axis=0)
-    # In `_adjusted` a row of one side weighs as much as the other side's share of its cell.
+    # In `at_equal_cells` a row of one side weighs as much as the other side's share of its cell.
     shares_2S = counts_2S[::-1] / np.maximum(counts_2S.sum(axis=0), 1)
 
-    def estimated(statistic: Statistic, weights_2S: NDArray[np.float64], cells_S: NDArray[np.bool_]) -> Estimate:
-        value, boot_R = float(statistic(part.points_1LSV, level, others)[0]), statistic(part.boots_RLSV, level, others)
+    def estimated(values_R: Floats, weights_2S: Floats, cells_S: NDArray[np.bool_]) -> Estimate:
         compared_2ST = sides_2ST[:, cells_S]
         tasks = int(compared_2ST.any(axis=(0, 1)).sum())
         carrying = min(equal_clusters(weights_2S[side, cells_S] @ compared_2ST[side]) for side in (0, 1))
-        return estimate(value, boot_R, int(compared_2ST.sum()), tasks, limits=SCORE_CHANGE, clusters=carrying)
+        return estimate(
+            float(values_R[0]), values_R[1:], int(compared_2ST.sum()), tasks, limits=SCORE_CHANGE, clusters=carrying
+        )
 
-    raw = estimated(_raw, np.ones_like(counts_2S), np.ones_like(shared_S))
-    adjusted = estimated(_adjusted, shares_2S, shared_S) if shared_S.any() else None
+    raw = estimated(_raw(a_RSV, b_RSV), np.ones_like(counts_2S), np.ones_like(shared_S))
+    adjusted = estimated(at_equal_cells(a_RSV, b_RSV), shares_2S, shared_S) if shared_S.any() else None
     effect = adjusted.mapped(lambda points: points / spread) if adjusted is not None and spread > 0 else None
     return Contrast(part.dimension, part.names[level], versus, part.where, raw, adjusted, effect)
 
 
-def _counts(cells_N: NDArray[np.int64], cells: int, sample: Sample, inside_N: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """How many of the rows inside each task has in each of `cells` cells."""
+def _counts(cells_N: Ints, shape: tuple[int, int], sample: Sample, inside_N: NDArray[np.bool_]) -> Floats:
+    """How many of the rows inside each task has in each cell of a table of that shape."""
     T = sample.resampler.tasks
     pairs_N = (cells_N * T + sample.task_codes_N)[inside_N]
-    return np.bincount(pairs_N, minlength=cells * T).reshape(cells, T).astype(np.float64)
+    return np.bincount(pairs_N, minlength=int(np.prod(shape)) * T).reshape(*shape, T).astype(np.float64)
 
 
-def _halves(
-    sums_RLSV: NDArray[np.float64], level: int, others: list[int]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return sums_RLSV[:, level], sums_RLSV[:, others].sum(axis=1)
-
-
-def _raw(sums_RLSV: NDArray[np.float64], level: int, others: list[int]) -> NDArray[np.float64]:
-    a_RV, b_RV = (half.sum(axis=1) for half in _halves(sums_RLSV, level, others))
+def _raw(a_RSV: Floats, b_RSV: Floats) -> Floats:
+    a_RV, b_RV = a_RSV.sum(axis=1), b_RSV.sum(axis=1)
     return ratio(a_RV[:, 1], a_RV[:, 0]) - ratio(b_RV[:, 1], b_RV[:, 0])
 
 
-def _adjusted(sums_RLSV: NDArray[np.float64], level: int, others: list[int]) -> NDArray[np.float64]:
-    a_RSV, b_RSV = _halves(sums_RLSV, level, others)
+def at_equal_cells(a_RSV: Floats, b_RSV: Floats) -> Floats:
+    """Mean of a minus mean of b inside of cells, from counts and sums of both: cells weigh as in a regression with a
+    term for each."""
     n_a, n_b = a_RSV[..., 0], b_RSV[..., 0]
     weights_RS = np.nan_to_num(ratio(n_a * n_b, n_a + n_b))
     gaps_RS = np.nan_to_num(ratio(a_RSV[..., 1], n_a) - ratio(b_RSV[..., 1], n_b))
     return ratio((weights_RS * gaps_RS).sum(axis=1), weights_RS.sum(axis=1))
 
 
-def _both_occur(sums_LSV: NDArray[np.float64], level: int) -> bool:
-    counts_L = sums_LSV[..., 0].sum(axis=1)
-    return bool(counts_L[level] > 0 and counts_L.sum() > counts_L[level])
-
-
-def _codes_of(column: pd.Series, names: Sequence[str]) -> NDArray[np.int64]:
-    return pd.Categorical([str(value) for value in column], categories=list(names)).codes.astype(np.int64)
-
-
-def _spread_within(scores_N: NDArray[np.float64], level_N: NDArray[np.int64]) -> float:
+def _spread_within(scores_N: Floats, level_N: Ints) -> float:
     """Standard deviation of scores around the mean of their level."""
     freedom = max(1, len(scores_N) - len(np.unique(level_N)))
     return float(np.sqrt((taken_out(scores_N, level_N) ** 2).sum() / freedom))
 
 
-def _intraclass(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
+def _intraclass(sums_RV: Floats) -> Floats:
     """ICC(1) from sums over tasks of 1, n, n^2, x, x^2 and (sum of x)^2 / n (Donner 1986)."""
     k, n, n2, x, x2, between = sums_RV.T
     mean_square_b = ratio(between - x**2 / np.maximum(n, 1), k - 1)
@@ -244,10 +224,9 @@ def _intraclass(sums_RV: NDArray[np.float64]) -> NDArray[np.float64]:
     return ratio(mean_square_b - mean_square_w, mean_square_b + (size - 1) * mean_square_w)
 
 
-def _extremes(sample: Sample, sums_T: NDArray[np.float64], counts_T: NDArray[np.float64]) -> list[StratumMean]:
+def _extremes(sample: Sample, sums_T: Floats, counts_T: Floats) -> list[StratumMean]:
     """The tasks with the lowest and the highest mean at equal role, lowest first; intervals are over their episodes."""
     order = np.argsort(ratio(sums_T, counts_T), kind="stable")
-    order = order[counts_T[order] > 0]
     chosen = list(dict.fromkeys([*order[:_EXTREME_TASKS], *order[-_EXTREME_TASKS:]]))
     names = sample.frame["task"].cat.categories
     return [StratumMean("task", str(names[code]), _task_mean(sample, int(code))) for code in chosen]

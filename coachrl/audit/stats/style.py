@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.data.sample import Floats, Sample, Statistic
-from coachrl.audit.stats.within import taken_out
-from coachrl.stats import CORRELATION, SCORE_CHANGE, Estimate, Limits, holm, ratio
+from coachrl.audit.data.sample import Floats, Ints, Sample, Statistic
+from coachrl.audit.stats.within import correlation_of_sums, first_over_second, taken_out
+from coachrl.stats import CORRELATION, SCORE_CHANGE, Estimate, Limits, holm
 
 # Column -> (what it is, how an amount of it is said, with a place for the plural's s, and that amount of one unit).
 FEATURES = {
@@ -51,10 +50,8 @@ class StyleEffect:
 def style_effects(sample: Sample) -> list[StyleEffect]:
     """All features over all roles, then by role where there are several. A feature that does not vary inside the cells
     has no effect to measure and is left out."""
-    roles = sample.levels("role")
-    samples = {"": sample}
-    if len(roles) > 1:
-        samples |= {role: sample.where(sample.frame["role"] == role) for role in roles}
+    by_role = sample.by("role")
+    samples = {"": sample} | (by_role if len(by_role) > 1 else {})
     found = [
         effect
         for role, part in samples.items()
@@ -69,7 +66,7 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     """None where the feature, or the score, does not vary inside the cells. role: what `sample` is of."""
     cells_N, cells = _cells(sample)
     score_N = sample.scores
-    value_N = sample.frame[feature].to_numpy(np.float64)
+    value_N = sample.values(feature)
     # Over training replies may become longer and better; what goes on with the steps is no preference either.
     step_N1 = sample.frame[["step"]].to_numpy(np.float64)
     ranks = [taken_out(stats.rankdata(column), cells_N, step_N1) for column in (value_N, score_N)]
@@ -79,28 +76,22 @@ def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     compared_N = np.bincount(cells_N, minlength=cells)[cells_N] > 1
     span = _usual_range(value_N[compared_N], sample.codes(GIVEN)[0][compared_N])
 
-    def slope_of(sums_RV: Floats) -> Floats:
-        _, xy, xx, _ = sums_RV.T
-        return ratio(span * xy, xx)
-
-    def correlation_of(sums_RV: Floats) -> Floats:
-        _, xy, xx, yy = sums_RV.T
-        return ratio(xy, np.sqrt(xx * yy))
-
     def figure(statistic: Statistic, columns: Sequence[Floats], limits: Limits) -> Estimate:
+        """statistic: of the sums of x * y, x * x and y * y."""
         x_N, y_N = columns
         products = (x_N * y_N, x_N * x_N, y_N * y_N)
         carrying = sample.equal_tasks(x_N * x_N)  # a task weighs as much as the feature differs inside of it
-        return sample.total(statistic, *products, n=int(compared_N.sum()), limits=limits, clusters=carrying)
+        n, of_products = int(compared_N.sum()), lambda sums_RV: statistic(sums_RV[:, 1:])
+        return sample.total(of_products, *products, n=n, limits=limits, clusters=carrying)
 
-    slope = figure(slope_of, plain, SCORE_CHANGE)
+    slope = figure(lambda sums_RV: span * first_over_second(sums_RV), plain, SCORE_CHANGE)
     no_slope = _why_no_slope(slope, span)
-    rho = figure(correlation_of, ranks, CORRELATION)
+    rho = figure(correlation_of_sums, ranks, CORRELATION)
     effect = StyleEffect(feature, role, rho, slope, _amount(feature, span), span)
     return replace(effect, slope=None, no_slope=no_slope) if no_slope else effect
 
 
-def _cells(sample: Sample) -> tuple[NDArray[np.int64], int]:
+def _cells(sample: Sample) -> tuple[Ints, int]:
     """What is held equal: `GIVEN`, and the task where tasks were played several times. Replies to a hard task are
     longer and worse, which needs no coach that likes short ones."""
     cells_N, cells = sample.codes((*GIVEN, "task"))
@@ -108,7 +99,7 @@ def _cells(sample: Sample) -> tuple[NDArray[np.int64], int]:
     return (cells_N, cells) if is_compared_N.mean() >= _COMPARED else sample.codes(GIVEN)
 
 
-def _usual_range(values_N: NDArray[np.float64], cells_N: NDArray[np.int64]) -> float:
+def _usual_range(values_N: Floats, cells_N: Ints) -> float:
     """How far the percentiles of a value's cell are apart: the median over all values."""
     cells, counts = np.unique(cells_N, return_counts=True)
     widths = [np.ptp(np.percentile(values_N[cells_N == cell], PERCENTILES)) for cell in cells]

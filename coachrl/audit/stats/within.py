@@ -15,10 +15,9 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.data.sample import Floats, Sample, Statistic
+from coachrl.audit.data.sample import Floats, Ints, Sample, Statistic
 from coachrl.seeding import generator
 from coachrl.stats import (
     SCORE_CHANGE,
@@ -39,7 +38,7 @@ _BLOCK = 256
 _NOTHING = 1e-9
 
 
-def taken_out(values_N: Floats, cells_N: NDArray[np.int64], controls_NK: Floats | None = None) -> Floats:
+def taken_out(values_N: Floats, cells_N: Ints, controls_NK: Floats | None = None) -> Floats:
     """The values without the means of their cells, and without what controls explain inside of cells (Frisch & Waugh
     1933)."""
     inside_N = _inside(values_N, cells_N)
@@ -96,43 +95,42 @@ def first_over_second(sums_RV: Floats) -> Floats:
     return ratio(sums_RV[:, 0], sums_RV[:, 1])
 
 
+def correlation_of_sums(sums_RV: Floats) -> Floats:
+    """From the sums of x * y, x * x and y * y, where the means of both are taken out."""
+    xy, xx, yy = sums_RV.T
+    return ratio(xy, np.sqrt(xx * yy))
+
+
 def over_tasks(
-    sums_TV: Floats,
-    statistic: Statistic,
-    n: int,
-    *,
-    of: str = "actions",
-    limits: Limits = UNLIMITED,
-    null: float = 0.0,
-    weight: int = 1,
+    sums_TV: Floats, statistic: Statistic, n: int, limits: Limits = UNLIMITED, null: float = 0.0, weight: int = 1
 ) -> Estimate:
     """A statistic of the tasks' sums, with its interval and p. No interval where fewer than two tasks carry it. weight:
     the column of sums that says how much each task weighs in it; its degrees of freedom are those of as many tasks of
     equal weight (see `equal_clusters`)."""
-    value = float(statistic(sums_TV.sum(axis=0, keepdims=True))[0])
-    tasks = len(sums_TV)
+    value, tasks = float(statistic(sums_TV.sum(axis=0, keepdims=True))[0]), len(sums_TV)
+    found = Estimate(value, None, None, n, tasks)
     without_T = statistic(sums_TV.sum(axis=0) - sums_TV)
     informed = int((np.abs(sums_TV).max(axis=1, initial=0.0) > _NOTHING).sum())
     extreme = [limit for limit in limits if abs(value - limit) <= _NOTHING]
     weights_T = sums_TV[:, weight]
-    equal = min(equal_clusters(weights_T), informed)
+    carrying = equal_clusters(weights_T)
+    equal = min(carrying, informed)
     if extreme and equal > 1:  # no task departs from it: there is no spread that could be an error
-        found = at_limit(extreme[0], n, tasks, of, null, limits, equal)
+        found = at_limit(extreme[0], n, tasks, found.of, null, limits, equal)
         return replace(found, p=p_without_spread(extreme[0] - null, informed))
     error = float(np.sqrt((tasks - 1) / tasks * ((without_T - without_T.mean()) ** 2).sum()))
     if not np.isfinite(error) or not limits[0] < value < limits[1]:
-        return Estimate(value, None, None, n, tasks, of)
+        return found
     if error <= _NOTHING:
-        return Estimate(value, None, None, n, tasks, of, p_without_spread(value - null, informed))
-    contributions_T = np.where(np.isfinite(without_T), value - without_T, value)
-    carrying = equal_clusters(weights_T)
+        return replace(found, p=p_without_spread(value - null, informed))
     if carrying <= 1:
-        return Estimate(value, None, None, n, tasks, of)
+        return found
     low, high = interval(value, error, carrying - 1, limits)
     p = float(2 * stats.t.sf(abs(value - null) / error, carrying - 1))
     if carrying < _LARGE:
+        contributions_T = np.where(np.isfinite(without_T), value - without_T, value)
         p = max(p, _turned_round(contributions_T, weights_T, value - null))
-    return Estimate(value, low, high, n, tasks, of, p, carrying)
+    return replace(found, low=low, high=high, p=p, clusters=carrying)
 
 
 def one_sided(estimate: Estimate, above: bool = True, null: float = 0.0) -> float:
@@ -174,6 +172,6 @@ def _at_random(given_T: Floats) -> Floats:
     return turned_S
 
 
-def _inside(values_N: Floats, cells_N: NDArray[np.int64]) -> Floats:
+def _inside(values_N: Floats, cells_N: Ints) -> Floats:
     counts = np.bincount(cells_N)
     return np.asarray(values_N - (np.bincount(cells_N, values_N) / np.maximum(counts, 1))[cells_N])

@@ -7,12 +7,13 @@ of tasks, and gets more of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from scipy import stats
 
+from coachrl.audit.stats.within import one_sided
 from coachrl.stats import COVERAGE, Estimate, holm
 
 ALPHA = 0.05
@@ -123,6 +124,13 @@ class TopicFinding:
         """The effect that comes nearest to being named. Raises ValueError where nothing was tested."""
         overall = [effect for effect in self.effects if not effect.part] or self.effects
         return min(overall, key=lambda e: 1.0 if e.estimate.p is None else e.estimate.p)
+
+
+def surely_above(what: str, named: str, least: Estimate, every: Iterable[Estimate], null: float) -> Effect:
+    """Claims that every one of some correlations or shares, of which `least` is the smallest, lies above `null`. All
+    have to: the claim has the largest p of any."""
+    p = None if least.p is None else max(one_sided(estimate, null=null) for estimate in every)
+    return Effect(what, named, replace(least, p=p), "correlation", least=0.0, null=null, weight=0.5)
 
 
 def adjusted(families: Sequence[Sequence[TopicFinding]]) -> list[list[TopicFinding]]:

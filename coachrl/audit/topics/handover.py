@@ -4,34 +4,38 @@ fails more on what it leaves. The coach then pays for the look of a hand-over, n
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
+from coachrl.audit.data.frame import ended_well
 from coachrl.audit.data.sample import Floats, Sample
 from coachrl.audit.stats.within import one_sided, slope
 from coachrl.audit.topics.effect import Effect, TopicFinding
+from coachrl.audit.topics.turn_order import by_parts
 from coachrl.stats import SCORE_CHANGE, SHARE_CHANGE
 
 _CODE_ROLE = 0.5  # share of a role's parts that ran code, from which their exit state says whether it failed
 _WEIGHT = 5.0
-_CLEARED = "no role is paid more for what the next one fails on"
-_UNSURE = "too few tasks to say whether a role is paid more for what the next one fails on"
+_HANDOVER = partial(
+    TopicFinding,
+    "handover",
+    cleared="no role is paid more for what the next one fails on",
+    unsure="too few tasks to say whether a role is paid more for what the next one fails on",
+)
 
 
 def handovers(rows: pd.DataFrame) -> pd.DataFrame:
     """One row for each part of a role that another role's follows, in the order of the table: its mean `score`, the
     `next_role`, and `failed`, 0 or 1: how the first action of the next part ended, or the episode where the next role
     mostly runs no code."""
-    episode_N = rows.groupby(["run", "episode"], observed=True, sort=False).ngroup().to_numpy()
-    order_N = np.argsort(episode_N, kind="stable")
-    rows, episode_N = rows.iloc[order_N], episode_N[order_N]
-    role_N = rows["role"].cat.codes.to_numpy()
-    begins_N = np.r_[True, (np.diff(episode_N) != 0) | (np.diff(role_N) != 0)][: len(rows)]
-    part_N = np.cumsum(begins_N) - 1
-    firsts = rows[begins_N]
+    order_N, episode_N, part_N = by_parts(rows)
+    rows = rows.iloc[order_N]
+    _, first_P = np.unique(part_N, return_index=True)
+    firsts = rows.iloc[first_P]
     scores_P = rows["score"].groupby(part_N).mean().to_numpy(np.float64)
-    kept_P = np.flatnonzero(np.diff(episode_N[begins_N]) == 0)
+    kept_P = np.flatnonzero(np.diff(episode_N[first_P]) == 0)
     following = firsts.iloc[kept_P + 1]
     found = firsts.iloc[kept_P].assign(
         score=scores_P[kept_P], next_role=following["role"].to_numpy(), failed=_failed(following)
@@ -43,23 +47,19 @@ def handover_gaming(rows: pd.DataFrame) -> TopicFinding:
     """rows: all actions of one rater, those without a score too."""
     parts = handovers(rows)
     if parts.empty:
-        return TopicFinding("handover", [], _CLEARED, _UNSURE, "no agent takes over from another")
+        return _HANDOVER([], unmeasured="no agent takes over from another")
     whole = Sample.of(parts, resamples=1)
     if whole.frame["period"].nunique() < 2:
-        return TopicFinding("handover", [], _CLEARED, _UNSURE, "scores of one training step only")
-    effects = [
-        effect
-        for role in whole.levels("role")
-        if (effect := _effect(whole.where(whole.frame["role"] == role), role)) is not None
-    ]
+        return _HANDOVER([], unmeasured="scores of one training step only")
+    effects = [e for role, part in whole.by("role").items() if (e := _effect(part, role)) is not None]
     weighted = [replace(effect, weight=_WEIGHT / len(effects)) for effect in effects]
     why = "" if effects else "no task was played in both halves of training"
-    return TopicFinding("handover", weighted, _CLEARED, _UNSURE, why)
+    return _HANDOVER(weighted, unmeasured=why)
 
 
 def _effect(sample: Sample, role: str) -> Effect | None:
     late_N = sample.matches("period", "late")
-    failed_N = sample.frame["failed"].to_numpy(np.float64)
+    failed_N = sample.values("failed")
     cells = ("run", "coach", "task", "next_role")
     # How the role's own code ended is its own merit, and has no part in what the next one does with it.
     score = slope(sample, late_N, sample.scores, cells, [("state",)], limits=SCORE_CHANGE)
@@ -94,7 +94,6 @@ def _by_pay(sample: Sample, failed_N: Floats) -> str:
 
 def _failed(following: pd.DataFrame) -> Floats:
     """How the next agent fared: its exit state where its role runs code, else the episode's outcome."""
-    sound = [str(state).startswith("ok") for state in following["state"].cat.categories]
-    crashed = 1.0 - np.array([*sound, False])[following["state"].cat.codes]
+    crashed = 1.0 - ended_well(following["state"])
     by_state = following["has_code"].groupby(following["role"], observed=True).transform("mean") >= _CODE_ROLE
     return np.where(by_state.to_numpy(bool), crashed, 1 - following["outcome"].to_numpy(np.float64))

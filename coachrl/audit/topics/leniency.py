@@ -9,6 +9,7 @@ what cannot be known without the same actions scored again.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -20,21 +21,23 @@ from coachrl.stats import SCORE_CHANGE
 _CELLS = ("run", "coach", "task", "role")  # of each run and, where another model fell in, of each coach by itself
 _CIRCUMSTANCES = (("role", "result", "state"),)
 _TIMES_PROGRESS = 2.0
+_LENIENCY = partial(
+    TopicFinding,
+    "leniency",
+    cleared="no drift of leniency found, second half of training minus first at equal outcome",
+    unsure="too few tasks to say whether the coach drifts",
+)
 _TO_KNOW = "audit.reference_set=50 has the same actions scored again, which tells a coach that drifts from better work"
 
 
 def leniency(sample: Sample) -> TopicFinding:
     """Second half of training minus first."""
-    cleared = "no drift of leniency found, second half of training minus first at equal outcome"
-    unsure = "too few tasks to say whether the coach drifts"
     if sample.frame["period"].nunique() < 2:
-        return TopicFinding("leniency", [], cleared, unsure, "scores of one training step only")
+        return _LENIENCY([], unmeasured="scores of one training step only")
     late_N = sample.matches("period", "late")
     sums_TV = slope_sums(sample, late_N, [(sample.scores, _CIRCUMSTANCES), (sample.scores, ())], _CELLS)
     if sums_TV is None:
-        return TopicFinding(
-            "leniency", [], cleared, unsure, "no task was scored by one coach in both halves of training"
-        )
+        return _LENIENCY([], unmeasured="no task was scored by one coach in both halves of training")
     n = len(sample.frame)
     drift = over_tasks(sums_TV, first_over_second, n, limits=SCORE_CHANGE)
     beyond_progress = over_tasks(sums_TV, _progress_counted_again, n, limits=SCORE_CHANGE)
@@ -53,7 +56,7 @@ def leniency(sample: Sample) -> TopicFinding:
         f"task, role and outcome, which is no more than the team's own change explains ({drift.size}); {_TO_KNOW}"
     )
     effect = Effect("", named, replace(drift, p=p), fewest=8, unclear=unclear if moved else "")
-    return TopicFinding("leniency", [effect], cleared, unsure)
+    return _LENIENCY([effect])
 
 
 def _progress_counted_again(sums_RV: Floats) -> Floats:

@@ -26,17 +26,19 @@ def style_topics(found: Sequence[StyleEffect]) -> list[TopicFinding]:
 def _topic(topic: str, overall: Sequence[StyleEffect]) -> TopicFinding:
     name = FEATURES["tokens"][0] if topic == "length" else "style"
     sloped = [effect for effect in overall if effect.slope is not None]
-    cleared, unsure = (
-        f"no preference found for {name} {_EQUAL}",
-        f"too few tasks to say whether it prefers {name} {_EQUAL}",
-    )
     effects = [_effect(effect, _WEIGHT / len(sloped)) for effect in sloped]
     why = ""
     if not overall:
         why = f"it, or the score, does not vary {_EQUAL}"
     elif not sloped:
         why = f"no slope: {overall[0].no_slope}"
-    return TopicFinding(topic, effects, cleared, unsure, why)
+    return TopicFinding(
+        topic,
+        effects,
+        cleared=f"no preference found for {name} {_EQUAL}",
+        unsure=f"too few tasks to say whether it prefers {name} {_EQUAL}",
+        unmeasured=why,
+    )
 
 
 def _effect(effect: StyleEffect, weight: float) -> Effect:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from coachrl.audit.data.frame import category
+from coachrl.audit.data.frame import ended_well
 from coachrl.audit.data.sample import Floats, Sample
 from coachrl.audit.stats.strata import Contrast
 from coachrl.audit.stats.within import by_task, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.seeding import generator
-from coachrl.stats import Estimate
 
 FEWEST_TEXTS = 16
 _MOST_TOPICS = 4
@@ -26,8 +25,12 @@ _WEIGHT = 5.0
 _FEWEST_FOR_EASE = 24  # tasks from which two more numbers can be learnt
 _PERMUTATIONS, _FEWEST_PERMUTATIONS = 9999, 999
 _PERMUTED_NUMBERS = 3_000_000  # at once, of all permutations together
-_CLEARED = "no gap found between topics of tasks at equal outcome"
-_UNSURE = "too few tasks to say whether topics of tasks are scored alike at equal outcome"
+_TOPIC = partial(
+    TopicFinding,
+    "topic",
+    cleared="no gap found between topics of tasks at equal outcome",
+    unsure="too few tasks to say whether topics of tasks are scored alike at equal outcome",
+)
 
 
 def with_topics(actions: pd.DataFrame, texts: Mapping[str, str], seed: int = 0) -> pd.DataFrame:
@@ -38,10 +41,7 @@ def with_topics(actions: pd.DataFrame, texts: Mapping[str, str], seed: int = 0) 
     topics = dict(zip(tasks, find_topics([texts[task] for task in tasks], seed), strict=True))
     if len(set(topics.values())) < 2:
         return actions
-    names = sorted({*topics.values(), ""})
-    of_task = np.array([names.index(topics.get(str(task), "")) for task in actions["task"].cat.categories])
-    column = category(of_task[actions["task"].cat.codes], names)
-    return actions.assign(topic=column.remove_unused_categories())
+    return actions.assign(topic=actions["task"].map(lambda task: topics.get(str(task), "")).astype("category"))
 
 
 def find_topics(texts: list[str], seed: int = 0) -> list[str]:
@@ -69,13 +69,11 @@ def find_topics(texts: list[str], seed: int = 0) -> list[str]:
 def subject_gaps(sample: Sample, gaps: Sequence[Contrast]) -> TopicFinding:
     """gaps: of each topic against the others."""
     if "topic" not in sample.frame:
-        return TopicFinding("topic", [], _CLEARED, _UNSURE, "the tasks' words do not part them into several topics")
-    family = [c for c in gaps if c.adjusted is not None and c.adjusted.p is not None]
+        return _TOPIC([], unmeasured="the tasks' words do not part them into several topics")
+    family = [(gap, c, gap.p) for c in gaps if (gap := c.adjusted) is not None and gap.p is not None]
     if not family:
-        return TopicFinding("topic", [], _CLEARED, _UNSURE, "no role and outcome occurs in several topics")
-    apart = min(family, key=lambda contrast: _p(contrast.adjusted))
-    gap = apart.adjusted
-    assert gap is not None
+        return _TOPIC([], unmeasured="no role and outcome occurs in several topics")
+    gap, apart, _ = min(family, key=lambda one: one[2])
     p = _p_of_all_topics(sample)
     named = (
         f"scores topics of tasks unlike each other at equal outcome (p {p:.2g}), which may be deserved where the work "
@@ -83,7 +81,7 @@ def subject_gaps(sample: Sample, gaps: Sequence[Contrast]) -> TopicFinding:
         f"({gap.size})"
     )
     effect = Effect(f"'{apart.level}' minus {apart.versus}", named, replace(gap, p=p), weight=_WEIGHT)
-    return TopicFinding("topic", [effect], _CLEARED, _UNSURE)
+    return _TOPIC([effect])
 
 
 def _p_of_all_topics(sample: Sample) -> float:
@@ -95,9 +93,8 @@ def _p_of_all_topics(sample: Sample) -> float:
     cells_N, _ = sample.codes(("role", "result", "state"))
     topic_N = frame["topic"].cat.codes.to_numpy()
     ones_N = np.ones(len(frame))
-    sound_N = frame["state"].astype(str).str.startswith("ok").to_numpy()
     columns = (taken_out(sample.scores, cells_N), topic_N.astype(np.float64), sample.matches("result", "success"))
-    sums_TV = by_task(sample, ones_N, *columns, np.asarray(sound_N, np.float64))
+    sums_TV = by_task(sample, ones_N, *columns, np.asarray(ended_well(frame["state"]), np.float64))
     means_T, topics_T, *ease = (sums_TV[:, 1:] / sums_TV[:, :1]).T
     topic_T = np.round(topics_T).astype(np.int64)
     if len(means_T) < _FEWEST_FOR_EASE:
@@ -126,11 +123,7 @@ def _wald(values_RT: Floats, outside_TK: Floats, between_TK: Floats) -> Floats:
     return np.asarray((found_RK * np.linalg.solve(covariance_RKK, found_RK[..., None])[..., 0]).sum(axis=1))
 
 
-def _orthonormal(columns_TK: NDArray[np.float64]) -> NDArray[np.float64]:
+def _orthonormal(columns_TK: Floats) -> Floats:
     """A basis of what the columns span."""
     basis_TK, sizes_K, _ = np.linalg.svd(columns_TK, full_matrices=False)
     return np.asarray(basis_TK[:, sizes_K > 1e-9 * max(1.0, float(sizes_K.max(initial=0.0)))])
-
-
-def _p(estimate: Estimate | None) -> float:
-    return 1.0 if estimate is None or estimate.p is None else estimate.p

@@ -62,7 +62,6 @@ class Code(CodePipeline):
         return self.options.turns if self.options.tester else 1
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
-        """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
         truth, options = self.truth(task, CodeTruth), self.options
         workspace = self.require_workspace(workspace)
         shaped, examples = options.rewards == "shaped", examples_in(task.prompt)

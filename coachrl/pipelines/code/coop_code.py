@@ -97,7 +97,6 @@ class CoopCode(CodePipeline):
         return 2 if self.options.workflow == "discussion" else self.options.turns
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
-        """One episode. Raises TaskError for a task that is no programming task, ConfigError without a workspace."""
         truth, workspace = self.truth(task, CodeTruth), self.require_workspace(workspace)
         known = {"problem": task.prompt, "entry_point": truth.entry_point, "history": ""}
         parts, judged, advice = dict[str, AgentTrajectory](), list[JointReward](), list[Advice]()

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from coachrl.config import PipelineConfig
-from coachrl.pipelines.base import AgentTrajectory, Environment, Pipeline, PipelineOptions, StepResult, Team
+from coachrl.pipelines.base import AgentTrajectory, Environment, Pipeline, PipelineOptions, StepResult, Team, together
 from coachrl.pipelines.team.roles import fill, load_text
 from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.sandbox.base import Workspace
@@ -141,6 +141,13 @@ class TalkPipeline(AnswerPipeline):
         """The part of the agent `name`, which is told of `parts`, what the agents wrote before."""
         history = fill(self._earlier, {"work": told(parts, reader=name)}) if parts else ""
         return await team[name].act_on({"problem": task.prompt, "history": history})
+
+    async def answers(
+        self, task: Task, team: Team, names: Sequence[str], parts: Mapping[str, AgentTrajectory]
+    ) -> dict[str, AgentTrajectory]:
+        """The parts of the agents `names`, who answer side by side."""
+        written = await together(self.answer(task, team, name, parts) for name in names)
+        return dict(zip(names, written, strict=True))
 
 
 def told(parts: Mapping[str, AgentTrajectory], reader: str = "") -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from coachrl.pipelines.base import AgentTrajectory, Team, together
+from coachrl.pipelines.base import AgentTrajectory, Team
 from coachrl.pipelines.math.answers import AnswerEnvironment, AnswerOptions, TalkPipeline
 from coachrl.sandbox.base import Workspace
 from coachrl.types import Outcome, Role, Task
@@ -43,14 +43,12 @@ class Debate(TalkPipeline):
         return self.options.rounds
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
-        """One episode. Raises TaskError for a task without a `MathTruth`."""
         names = [role.name for role in self.roles if role.name != JUDGE.name]
         judge = JUDGE.name if self.options.decide == "judge" else None
         self.begin(task, team, names, judge)
         parts: dict[str, AgentTrajectory] = {}
         for _ in range(self.rounds):
-            said = await together(self.answer(task, team, name, parts) for name in names)
-            parts = dict(zip(names, said, strict=True))
+            parts = await self.answers(task, team, names, parts)
         if judge is not None:
             await self.answer(task, team, judge, parts)
         return await team.environment_as(AnswerEnvironment).outcome()

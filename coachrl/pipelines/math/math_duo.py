@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pydantic import Field, model_validator
 
-from coachrl.pipelines.base import AgentTrajectory, Team, together
+from coachrl.pipelines.base import AgentTrajectory, Team
 from coachrl.pipelines.math.answers import AnswerEnvironment, AnswerOptions, TalkPipeline
 from coachrl.sandbox.base import Workspace
 from coachrl.types import Outcome, Role, Task
@@ -62,7 +62,6 @@ class MathDuo(TalkPipeline):
         return self.options.turns if talks else 1
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
-        """One episode. Raises TaskError for a task without a `MathTruth`."""
         talking = [role for role in self.roles if role.name != JUDGE.name]
         by_trust = sorted(talking, key=lambda role: not role.python)  # of equally many, a computed answer first
         names = [role.name for role in by_trust]
@@ -82,9 +81,7 @@ class MathDuo(TalkPipeline):
         self, task: Task, team: Team, roles: list[Role], parts: dict[str, AgentTrajectory]
     ) -> dict[str, AgentTrajectory]:
         """All act on what was written in the turns before. Those that run code share a workspace: one by one."""
-        reasoners = [role.name for role in roles if not role.python]
-        written = await together(self.answer(task, team, name, parts) for name in reasoners)
-        new = dict(zip(reasoners, written, strict=True))
+        new = await self.answers(task, team, [role.name for role in roles if not role.python], parts)
         for role in roles:
             if role.python:
                 new[role.name] = await self.answer(task, team, role.name, parts)

@@ -68,7 +68,6 @@ class MathChat(Pipeline):
         return (_PARTIAL if self.settings.partial_information else _FULL)[kind]
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
-        """One episode. Raises TaskError for a task without a `MathTruth`."""
         truth = self.truth(task, MathTruth)
         known = {"problem": task.prompt}
         draft = await team.problem_solver.act_on(known)

@@ -41,7 +41,6 @@ class Mixture(AnswerPipeline):
         return _FIELDS[kind]
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
-        """One episode. Raises TaskError for a task without a `MathTruth`."""
         names = [role.name for role in self.roles[:-1]]
         self.begin(task, team, names, AGGREGATOR.name)
         known = {"problem": task.prompt}

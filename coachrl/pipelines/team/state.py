@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
-import numpy as np
-
 from coachrl.errors import ConfigError, SandboxError
-from coachrl.parsing import is_finite
+from coachrl.pipelines.checked import check_texts, checked_reward
 from coachrl.sandbox.base import Workspace
 from coachrl.text import brief
 from coachrl.types import Action, Execution, Reward
@@ -145,19 +143,5 @@ def _checked_step(step: object, who: str) -> StepResult:
     """What an environment of one's own gives. who: what messages begin with. Raises ConfigError where it is none."""
     if not isinstance(step, StepResult):
         raise ConfigError(f"{who} gave {brief(step)}, where it must return a StepResult")
-    for what in ("text", "rendering"):
-        if not isinstance(getattr(step, what), str):
-            raise ConfigError(f"{who} gave a StepResult whose {what} is {brief(getattr(step, what))}, no text")
+    check_texts(step, ("text", "rendering"), f"{who} gave a StepResult")
     return replace(step, reward=None if step.reward is None else checked_reward(step.reward, who))
-
-
-def checked_reward(reward: object, who: str) -> Reward:
-    """A reward of one's own, with Python's floats. Raises ConfigError where it is none, or a float holds no number of
-    it: it would be trained on, or written into episodes that nobody could read again."""
-    if not isinstance(reward, Reward) or not isinstance(reward.checks, Mapping):
-        raise ConfigError(f"{who} gave the reward {brief(reward)}, where it must be a Reward")
-    for number in (reward.team, reward.local, *reward.checks.values()):
-        if not (is_finite(number) or isinstance(number, np.bool_)):
-            raise ConfigError(f"{who} gave a Reward that holds {brief(number)}, no finite number")
-    checks = {str(name): float(number) for name, number in reward.checks.items()}
-    return Reward(float(reward.team), float(reward.local), checks)

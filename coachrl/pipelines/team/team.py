@@ -16,9 +16,10 @@ from typing import Any, Literal, TypeVar
 
 from coachrl.coach.base import CoachRequest, make_request
 from coachrl.errors import ConfigError
+from coachrl.pipelines.checked import checked_reward
 from coachrl.pipelines.generation import Generator, PolicyTokenizer, opening, reply_text, stopped_at
 from coachrl.pipelines.parts import part_is_done
-from coachrl.pipelines.team.state import CurrentWorkspace, Environment, TeamState, checked_environment, checked_reward
+from coachrl.pipelines.team.state import CurrentWorkspace, Environment, TeamState, checked_environment
 from coachrl.pipelines.team.tools import call_tools, load_tools, results_of, told_of
 from coachrl.pipelines.team.trajectory import AgentTrajectory, ReadPrompt, action_of
 from coachrl.sandbox.base import Sandbox, Workspace
@@ -270,7 +271,7 @@ class Agent:
                 raise ConfigError(f"role {self.role.name}: {name} is an AgentTrajectory: give its text, as draft.text")
             if inspect.iscoroutine(value):
                 raise ConfigError(f"role {self.role.name}: {name} is what `act` gives without `await` before it")
-        role, tokenizer = self.role, self._generator.tokenizer(self.role.policy)
+        role, tokenizer = self.role, self.tokenizer
         user_text = role.prompt.render(**fields)
         schemas = [tool.schema for tool in self._tools.values()] if tokenizer.knows_tools else []
         if self._tools and not schemas:
@@ -347,7 +348,7 @@ class Agent:
         return await self._team.take_turn(self, draw)
 
     async def _draw(self, turn: int, place: tuple[int, ...], prompt: ReadPrompt) -> Action:
-        role, tokenizer = self.role, self._generator.tokenizer(self.role.policy)
+        role, tokenizer = self.role, self.tokenizer
         sampling = replace(
             self._sampling,
             max_new_tokens=min(prompt.max_new_tokens or role.max_new_tokens, role.max_new_tokens),
@@ -360,21 +361,17 @@ class Agent:
 
     def _feedback(self, action: Action, turns_left: int) -> str:
         """The environment's answer to a turn, from the role's feedback template. Says which files are still missing."""
-        if action.execution is None and action.tool_calls:
-            observation = brief = ""
-        elif action.execution is None:
-            observation = brief = _nothing_was_run(action)
-        else:
+        called = results_of(action.tool_calls)
+        if action.execution is not None:
             observation = f"Your code ended with state '{action.execution.state}'.\n{shown(action.execution)}"
             brief = brief_output(action.execution)
-        if action.tool_calls:
-            observation = "\n".join(part for part in (observation, results_of(action.tool_calls)) if part)
-            brief = "\n".join(part for part in (brief, results_of(action.tool_calls)) if part)
+        else:
+            observation = brief = "" if action.tool_calls else _nothing_was_run(action)
         owed = (*self.role.required_files, *self.role.needed_files)
         missing = [name for name in self.role.required_files if name not in action.files_after]
         values = {
-            "observation": observation,
-            "brief": brief,
+            "observation": "\n".join(filter(None, (observation, called))),
+            "brief": "\n".join(filter(None, (brief, called))),
             "missing": listed(missing),
             "files": listed_files(action.files_after, owed),
             "turns_left": str(turns_left),

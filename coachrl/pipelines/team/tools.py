@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -234,10 +234,6 @@ def _as_text(result: Any) -> str:
     if isinstance(result, str):
         return result
     try:
-        return json.dumps(result, ensure_ascii=False, default=_plain)
+        return json.dumps(result, ensure_ascii=False, default=partial(to_jsonable_python, fallback=str))
     except Exception as error:  # what the user's own objects say of themselves is code too
         raise ToolError(f"its result cannot be written as JSON: {said(error)}") from error
-
-
-def _plain(part: Any) -> Any:
-    return to_jsonable_python(part, fallback=str)

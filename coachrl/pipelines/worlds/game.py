@@ -250,7 +250,6 @@ class ToolPlanner(Pipeline):
         return self.options.turns
 
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:
-        """One episode. Raises TaskError for a task of another world."""
         game = self.environment
         team.environment = game(
             self.truth(task, self.ground_truth),

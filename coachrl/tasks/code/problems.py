@@ -20,6 +20,7 @@ from coachrl.errors import TaskError
 from coachrl.parsing import json_lines
 from coachrl.sandbox.base import Sandbox
 from coachrl.storage.files import read_text
+from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.code.suite import Suite, SuiteError, parse_suite, run_suite
 from coachrl.tasks.split import Split, of_own_id
 from coachrl.text import counted
@@ -51,9 +52,7 @@ def load_code(path: Path, limit: int | None = None) -> list[Task]:
 
 
 def load_coop_code(split: Split) -> list[Task]:
-    """The shipped cooperative tasks of one side of their fixed split. Raises TaskError for another split."""
-    if split not in ("train", "heldout"):
-        raise TaskError(f"coop-code has no split {split!r}; its splits are train and heldout")
+    """The shipped cooperative tasks of one side of their fixed split."""
     return [_task(entry, place, "coop") for place, entry in _lines(COOP_CODE) if entry["split"] == split]
 
 
@@ -146,9 +145,8 @@ def _text(entry: dict[str, Any], key: str, place: str) -> str:
 
 def _preamble(prompt: str, entry_point: str) -> str:
     """What the prompt defines apart from the entry point itself; nothing where it is not Python."""
-    try:
-        body = ast.parse(prompt).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_code(prompt)
+    if tree is None:
         return ""
-    given = [node for node in body if not (isinstance(node, ast.FunctionDef) and node.name == entry_point)]
+    given = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == entry_point)]
     return "\n\n".join(map(ast.unparse, given))

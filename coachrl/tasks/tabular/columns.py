@@ -9,8 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from coachrl.errors import TaskError
-from coachrl.storage.files import bounded_file
-from coachrl.tasks.tabular.grading import LARGER, TabularTruth
+from coachrl.tasks.tabular.grading import TabularTruth, read_rows
 from coachrl.text import listed
 
 _ROWS_READ = 5000  # enough to tell types and gaps; official tables have hundreds of thousands of rows
@@ -81,7 +80,4 @@ def column_fields(columns: Columns) -> dict[str, str]:
 def _read(files: Mapping[str, Path], name: str) -> pd.DataFrame:
     if name not in files:
         raise TaskError(f"a tabular task needs {name} among its files; it has {listed(sorted(files))}")
-    try:
-        return pd.read_csv(bounded_file(files[name], LARGER), nrows=_ROWS_READ)
-    except (OSError, ValueError) as error:  # pandas' own parse errors are ValueErrors, and so are encoding errors
-        raise TaskError(f"{files[name]}: cannot be read as CSV with a header: {error}") from error
+    return read_rows(files[name], _ROWS_READ)

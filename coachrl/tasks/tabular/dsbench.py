@@ -26,6 +26,7 @@ from coachrl.storage.files import read_text, usable_path
 from coachrl.tasks.tabular.grading import (
     SUBMISSION,
     TabularTruth,
+    check_columns,
     check_test_ids,
     read_header,
     read_text_columns,
@@ -197,14 +198,9 @@ def _task(entry: _Entry, guessed: _Guesses) -> Task:
     targets = _as_tuple(entry.declared.get("target_column")) or _guess_targets(
         entry, id_column, train, test, answer, guessed
     )
-    for path, columns, wanted in (
-        (entry.test_csv, test, (id_column,)),
-        (entry.answer_csv, answer, (id_column, *targets)),
-        (entry.train_csv, train, targets),
-    ):
-        for column in wanted:
-            if column not in columns:
-                raise TaskError(f"{path}: no column {column!r}; its columns are {_first(columns)}")
+    check_columns(entry.test_csv, test, (id_column,))
+    check_columns(entry.answer_csv, answer, (id_column, *targets))
+    check_columns(entry.train_csv, train, targets)
     leaked = [target for target in targets if target in test]
     if leaked:
         raise TaskError(f"{entry.test_csv}: holds the target column {leaked[0]!r}; agents must not see the answers")

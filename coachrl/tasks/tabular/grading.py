@@ -41,7 +41,7 @@ SUBMISSION = "submission.csv"
 MAX_COLUMNS = 1000
 # What a submission may weigh: room for ids, long floats and some columns too many, none for a flood.
 _BYTES_PER_ROW, _BYTES_BASE = 256, 1024 * 1024
-LARGER = 4  # larger than other files may be is a table of which some columns are held
+_LARGER = 4  # larger than other files may be is a table of which some columns are held
 _WHOLE = re.compile(r"([+-]?[0-9]{1,40})(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MISSING = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
@@ -172,10 +172,7 @@ def check_test_ids(test_csv: Path, truth: TabularTruth) -> None:
 
 def read_text_columns(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """Columns of a CSV file as stripped text. Raises TaskError naming file and columns found where one is not there."""
-    found = read_header(path)
-    for column in columns:
-        if column not in found:
-            raise TaskError(f"{path}: no column {column!r}; its columns are {_listed(found)}")
+    check_columns(path, read_header(path), columns)
     try:
         frame = pd.read_csv(path, usecols=list(columns), index_col=False, dtype=str, keep_default_na=False)[
             list(columns)
@@ -185,10 +182,22 @@ def read_text_columns(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     return frame.apply(lambda column: column.str.strip())
 
 
+def check_columns(path: Path, found: Sequence[str], wanted: Iterable[str]) -> None:
+    """Raises TaskError for the first of the wanted columns that was not found in the file."""
+    for column in wanted:
+        if column not in found:
+            raise TaskError(f"{path}: no column {column!r}; its columns are {_listed(found)}")
+
+
 def read_header(path: Path) -> list[str]:
-    """Column names of a CSV file. Raises TaskError where it is missing, empty or not a CSV."""
+    """Column names of a CSV file. Raises TaskError as `read_rows`."""
+    return [str(name) for name in read_rows(path, 0).columns]
+
+
+def read_rows(path: Path, rows: int) -> pd.DataFrame:
+    """The first rows of a CSV file. Raises TaskError where it is missing, empty or not a CSV."""
     try:
-        return [str(name) for name in pd.read_csv(bounded_file(path, LARGER), nrows=0).columns]
+        return pd.read_csv(bounded_file(path, _LARGER), nrows=rows)
     except (OSError, ValueError) as error:  # pandas' own parse errors are ValueErrors, and so are encoding errors
         raise TaskError(f"{path}: cannot be read as CSV with a header: {error}") from error
 

@@ -29,7 +29,7 @@ from coachrl.coach.base import CoachRequest, OutcomeTo, episode_requests, sees_o
 from coachrl.config.choices import awaited, is_own_doing, raised_in
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout, ReplayDiverged
 from coachrl.pipelines.base import Pipeline
-from coachrl.pipelines.outcomes import checked_outcome
+from coachrl.pipelines.checked import checked_outcome
 from coachrl.pipelines.team.team import GIVEN_UP, Submit, Team, Tree
 from coachrl.sandbox.base import Sandbox
 from coachrl.text import said

@@ -240,8 +240,8 @@ def test_an_id_that_train_does_not_have(official):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"id_column": "key"}, r"test\.csv: no column 'key'; its columns are id; size"),
-        ({"target_column": "dog"}, r"test_answer\.csv: no column 'dog'; its columns are id; cat"),
+        ({"id_column": "key"}, r"test\.csv: no column 'key'; its columns are 'id', 'size'"),
+        ({"target_column": "dog"}, r"test_answer\.csv: no column 'dog'; its columns are 'id', 'cat'"),
         ({"target_column": "size"}, r"test_answer\.csv: no column 'size'"),
         ({"task_type": "extraction"}, "task_type 'extraction' cannot be graded; it must be one of classification, reg"),
         ({"metric": "map_at_3"}, "metric 'map_at_3' is not offered for classification; offered are accuracy, f1"),

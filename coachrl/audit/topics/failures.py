@@ -5,19 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
-from coachrl.audit.data.sample import Floats, Sample
+from coachrl.audit.data.frame import ended_well
+from coachrl.audit.data.sample import Floats, Ints, Sample
 from coachrl.audit.stats.within import leaning, slope, taken_out
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import SHARE_CHANGE
 
-_CLEARED = "failed calls hit all kinds of actions alike"
-_UNSURE = "too few failed calls or tasks to say whether they hit some actions more"
+_FAILURES = partial(
+    TopicFinding,
+    "failures",
+    cleared="failed calls hit all kinds of actions alike",
+    unsure="too few failed calls or tasks to say whether they hit some actions more",
+)
 # How bad an unscored action was is seen in part only; roles are compared inside of tasks, which is the surest.
 _WORSE_WEIGHT, _LONGER_WEIGHT, _ROLES_WEIGHT = 5.0, 0.5, 0.3
 # What flatters a team is calls that fail on bad work; that they fail on good work is the lesser fear.
@@ -30,14 +35,14 @@ def missing_scores(rows: pd.DataFrame) -> TopicFinding:
     asked = rows[rows["status"] != "abstained"]
     failed = (asked["status"] == "failed").to_numpy(np.float64)
     if failed.sum() == 0:
-        return TopicFinding("failures", [], "no score is missing, for any kind of action", _UNSURE, "")
+        return _FAILURES([], cleared="no score is missing, for any kind of action")
     if failed.all():
-        return TopicFinding("failures", [], _CLEARED, _UNSURE, "every call failed")
+        return _FAILURES([], unmeasured="every call failed")
     sample = Sample.of(asked.assign(score=failed), resamples=1)
     effects = [
         effect for one in _questions(sample, asked["score"].to_numpy(np.float64)) if (effect := _effect(sample, one))
     ]
-    return TopicFinding("failures", effects, _CLEARED, _UNSURE, "" if effects else "actions do not differ")
+    return _FAILURES(effects, unmeasured="" if effects else "actions do not differ")
 
 
 @dataclass(frozen=True)
@@ -53,14 +58,13 @@ class _Question:
 
 
 def _questions(sample: Sample, scores_N: Floats) -> Iterator[_Question]:
-    frame = sample.frame
     role_N, _ = sample.codes(("role",))
     worse_N = _halves(_badness(sample, scores_N), role_N)
     told = _told(worse_N, scores_N, role_N)
     if told > _LEAST_TOLD:
         worse = "of the worse half (by outcome, exit state and company)"
         yield _Question(worse, told * worse_N, ("role",), _WORSE_WEIGHT, _WORSE_FAILING_MORE)
-    longer_N = _halves(frame["tokens"].to_numpy(np.float64), role_N)
+    longer_N = _halves(sample.values("tokens"), role_N)
     yield _Question("of the longer half", longer_N, ("role",), _LONGER_WEIGHT)
     names = sample.levels("role")
     for name in names:
@@ -80,7 +84,7 @@ def _effect(sample: Sample, asked: _Question) -> Effect | None:
     return Effect(what, named, replace(found, p=leaning(found, asked.failing_more)), "share", weight=asked.weight)
 
 
-def _halves(values_N: Floats, role_N: NDArray[np.int64]) -> Floats:
+def _halves(values_N: Floats, role_N: Ints) -> Floats:
     """Twice the rank inside of the role, 0 to 2: on average the upper half is 1 above the lower."""
     found_N = np.empty(len(values_N))
     for role in np.unique(role_N):
@@ -89,7 +93,7 @@ def _halves(values_N: Floats, role_N: NDArray[np.int64]) -> Floats:
     return found_N
 
 
-def _told(guessed_N: Floats, scores_N: Floats, role_N: NDArray[np.int64]) -> float:
+def _told(guessed_N: Floats, scores_N: Floats, role_N: Ints) -> float:
     """By how much the halves by score are apart for one more of the guess, among actions that have a score. So much of
     a difference between the halves shows between the halves that were guessed (regression calibration, Carroll et al.
     2006)."""
@@ -104,8 +108,7 @@ def _badness(sample: Sample, scores_N: Floats) -> Floats:
     counts is learnt by least squares from the actions with a score, of each role by itself: the outcome says more of
     whoever acted last. Whether a call failed has no part in it, so that failures at random stay at random."""
     frame = sample.frame
-    sound = np.array([str(state).startswith("ok") for state in frame["state"].cat.categories])
-    crashed_N = frame["has_code"].to_numpy(bool) & ~sound[frame["state"].cat.codes]
+    crashed_N = frame["has_code"].to_numpy(bool) & ~ended_well(frame["state"])
     of_episode_N = _company(sample, scores_N, ("run", "episode"))
     signs = (
         sample.matches("result", "failure"),

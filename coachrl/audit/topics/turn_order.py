@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.data.sample import Floats, Sample
+from coachrl.audit.data.sample import Floats, Ints, Sample
 from coachrl.audit.stats.within import slope
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import Estimate
@@ -21,22 +21,13 @@ _FROM_SCORES = "scores alone cannot say whether it is deserved"
 
 def turn_order(sample: Sample) -> TopicFinding:
     """Points for one turn, and for one place, more."""
-    cleared, unsure = (
-        "no pay for the place of an action found",
-        "too few tasks to say whether an action's place is paid",
-    )
     going_on = sample.where(~sample.frame["picked"])
     turn = None
     if len(going_on.frame):
-        turns_N = going_on.frame["turn"].to_numpy(np.float64)
+        turns_N = going_on.values("turn")
         turn = slope(going_on, turns_N, going_on.scores, ("run", "episode", "role"), (("role", "state"),))
-    place = slope(
-        sample,
-        sample.frame["place"].to_numpy(np.float64),
-        sample.scores,
-        ("task", "role"),
-        (("role", "result", "state"), ("turn",)),
-    )
+    circumstances = (("role", "result", "state"), ("turn",))
+    place = slope(sample, sample.values("place"), sample.scores, ("task", "role"), circumstances)
     effects = []
     if turn is not None:
         equal = f"for each later turn of an agent in one episode, at equal exit state, {_FROM_SCORES}"
@@ -50,7 +41,13 @@ def turn_order(sample: Sample) -> TopicFinding:
     why = "every role has one turn, and always the same place"
     if sample.frame["picked"].any():
         why = "no agent that may stop early has two turns before its last, which may be its last for being good"
-    return TopicFinding("turn_order", effects, cleared, unsure, "" if effects else why)
+    return TopicFinding(
+        "turn_order",
+        effects,
+        cleared="no pay for the place of an action found",
+        unsure="too few tasks to say whether an action's place is paid",
+        unmeasured="" if effects else why,
+    )
 
 
 def _effect(what: str, found: Estimate, equal: str) -> Effect:
@@ -67,13 +64,19 @@ def with_places(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(place=_places(rows), picked=varies & (rows["turn"] == last))
 
 
-def _places(frame: pd.DataFrame) -> Floats:
-    episode_N = frame.groupby(["run", "episode"], observed=True, sort=False).ngroup().to_numpy()
-    role_N = frame["role"].cat.codes.to_numpy()
-    order_N = np.argsort(episode_N, kind="stable")
-    new_episode_N = np.r_[True, np.diff(episode_N[order_N]) != 0][: len(frame)]
-    changes_N = np.cumsum(new_episode_N | np.r_[True, np.diff(role_N[order_N]) != 0][: len(frame)])
-    at_start_N = np.maximum.accumulate(np.where(new_episode_N, changes_N, 0))
-    places_N = np.empty(len(frame))
-    places_N[order_N] = changes_N - at_start_N
+def _places(rows: pd.DataFrame) -> Floats:
+    order_N, episode_N, part_N = by_parts(rows)
+    _, first_E = np.unique(episode_N, return_index=True)
+    places_N = np.empty(len(rows))
+    places_N[order_N] = part_N - part_N[first_E][episode_N]
     return places_N
+
+
+def by_parts(rows: pd.DataFrame) -> tuple[Ints, Ints, Ints]:
+    """The rows episode by episode: where each stands in the table, the number of its episode, and of its part there. A
+    part is what one agent does until another acts, or the episode ends; both numbers count over the whole table."""
+    episode_N = np.asarray(rows.groupby(["run", "episode"], observed=True, sort=False).ngroup(), np.int64)
+    order_N = np.argsort(episode_N, kind="stable").astype(np.int64)
+    episode_N, role_N = episode_N[order_N], rows["role"].cat.codes.to_numpy()[order_N]
+    begins_N = (np.diff(episode_N, prepend=-1) != 0) | (np.diff(role_N, prepend=-1) != 0)
+    return order_N, episode_N, np.cumsum(begins_N).astype(np.int64) - 1

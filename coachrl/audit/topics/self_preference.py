@@ -4,17 +4,21 @@ runs, or rescores by another coach."""
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from coachrl.audit.data.frame import category
 from coachrl.audit.data.sample import Sample
 from coachrl.audit.stats.within import slope
 from coachrl.audit.topics.effect import Effect, TopicFinding
 
-_CLEARED = "no coach is found to pay models of its own family more"
-_UNSURE = "too few tasks to say whether a coach pays models of its own family more"
+_SELF_PREFERENCE = partial(
+    TopicFinding,
+    "self_preference",
+    cleared="no coach is found to pay models of its own family more",
+    unsure="too few tasks to say whether a coach pays models of its own family more",
+)
 _OWN = re.compile(r"[\w.]+:[^\W\d]\w*")
 _SAME = {"chatgpt": "gpt", "o": "gpt", "mixtral": "mistral", "ministral": "mistral", "codestral": "mistral"}
 
@@ -32,7 +36,7 @@ def family(model: str) -> str:
 def self_preference(rows: pd.DataFrame) -> TopicFinding:
     """rows: all raters of one pipeline."""
     if "policy" not in rows or rows["score"].notna().sum() == 0:
-        return TopicFinding("self_preference", [], _CLEARED, _UNSURE, "which models played is not known")
+        return _SELF_PREFERENCE([], unmeasured="which models played is not known")
     scored = rows[rows["score"].notna()]
     scored = scored.assign(coach_family=_families(scored["coach"]), policy_family=_families(scored["policy"]))
     sample = Sample.of(scored, resamples=1)
@@ -40,7 +44,7 @@ def self_preference(rows: pd.DataFrame) -> TopicFinding:
     shared = sorted(set(coaches) & set(policies))
     if not shared or len(coaches) < 2 or len(policies) < 2:
         why = f"coaches are of {', '.join(coaches)}, policies of {', '.join(policies)}: no family is both beside others"
-        return TopicFinding("self_preference", [], _CLEARED, _UNSURE, why)
+        return _SELF_PREFERENCE([], unmeasured=why)
     frame = sample.frame
     own_N = np.asarray(frame["coach_family"].astype(str) == frame["policy_family"].astype(str), np.float64)
     circumstances = (("coach_family", "role", "result"), ("policy_family", "role", "result"))
@@ -49,18 +53,13 @@ def self_preference(rows: pd.DataFrame) -> TopicFinding:
     best = paired if paired is not None else found  # actions that both coaches scored are their own comparison
     if best is None:
         why = "each coach scored policies of one family only: what it thinks of others is not known (coachrl rescore)"
-        return TopicFinding("self_preference", [], _CLEARED, _UNSURE, why)
+        return _SELF_PREFERENCE([], unmeasured=why)
     named = (
         f"coaches pay models of their own family ({', '.join(shared)}) {best.interval(True)} points against what other "
         f"coaches pay them, beside what each coach pays all ({best.size})"
     )
-    return TopicFinding(
-        "self_preference", [Effect("own family minus others", named, best, weight=0.5)], _CLEARED, _UNSURE
-    )
+    return _SELF_PREFERENCE([Effect("own family minus others", named, best, weight=0.5)])
 
 
-def _families(models: pd.Series) -> pd.Categorical:
-    names = [family(str(model)) for model in models.cat.categories]
-    known = sorted({*names, ""})
-    codes = np.array([known.index(name) for name in names] + [known.index("")])[models.cat.codes]
-    return category(codes, known).remove_unused_categories()
+def _families(models: pd.Series) -> pd.Series:
+    return models.map(lambda model: family(str(model))).astype("category")

@@ -1,39 +1,42 @@
-"""The cheap part of an audit while a run trains, as metrics; and a frozen set of actions that is scored again."""
+"""A frozen set of actions that a coach scores again at each audit of its run: the agents are out of it, so that what
+moves is the coach."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from coachrl.audit.data.frame import read_audit_data
 from coachrl.audit.data.sample import Sample
-from coachrl.audit.findings import category_gaps
 from coachrl.audit.probes.probes import ask, draw_requests
-from coachrl.audit.stats.calibration import calibrate
-from coachrl.audit.stats.drift import REFERENCE_SET, reference_set_lines
-from coachrl.audit.stats.style import style_effects
+from coachrl.audit.stats.drift import Curve
 from coachrl.coach.base import CoachRequest, OutcomeTo
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
+from coachrl.parsing import is_finite
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, tell_of_last_steps
 from coachrl.runs.records import read_episodes
+from coachrl.stats import SCORE_CHANGE, Estimate
 from coachrl.storage.atomic import write_aside
+from coachrl.storage.jsonl import readable_jsonl
 from coachrl.types import CoachScore, Role, Task, Usage
 
 log = logging.getLogger(__name__)
 
-_RESAMPLES = 200
+_FILE = Path("coach") / "reference_set.jsonl"  # of a run's folder: lines of a step and the fields of a score
 
 
-class TrainingAudit:
-    """What a run says of its coach every `config.audit.every` steps.
+class ReferenceSet:
+    """Some actions of the first audited step, as they are scored again while the run trains.
 
-    make_pool: a coach as the run's, without its cache, for the reference set.
+    make_pool: a coach as the run's, without its cache.
     """
 
     def __init__(
@@ -47,21 +50,10 @@ class TrainingAudit:
         self._config, self._run, self._team = config, run, team
         self._tasks, self._make_pool = {task.id: task for task in tasks}, make_pool
 
-    def is_due(self, step: int) -> bool:
-        every = self._config.audit.every
-        return every > 0 and step % every == 0
-
     async def metrics(self, step: int) -> dict[str, float]:
-        """`audit/...` of the steps since the last audit. Raises CoachUnavailable, BudgetExceeded for the
-        reference set."""
-        found = score_audit(self._run, step - self._config.audit.every + 1, step)
-        if self._config.audit.reference_set:
-            found |= await self._reference_set(step)
-        return found
-
-    async def _reference_set(self, step: int) -> dict[str, float]:
+        """`audit/reference_set/…` and its cost. Raises CoachUnavailable, BudgetExceeded."""
         problems: list[str] = []
-        lines = reference_set_lines(self._run.folder, problems)
+        lines = _lines(self._run.folder, problems)
         kept = [line for line in lines if line["step"] < step]  # a resumed step is scored again
         requests, first = self._frozen([line["action_id"] for line in kept], problems)
         for problem in problems:
@@ -81,7 +73,7 @@ class TrainingAudit:
         digests = {request.action.id: request.action.digest for request in requests}
         now = [replace(score, action_digest=digests[key]) for key, score in scores.items()]
         kept += [{"step": step, **asdict(score)} for score in now]
-        path = self._run.folder / REFERENCE_SET
+        path = self._run.folder / _FILE
         path.parent.mkdir(exist_ok=True)
         write_aside(path, "".join(json.dumps(line) + "\n" for line in kept))
         return reference_set_metrics(first, scores) | spent
@@ -92,43 +84,13 @@ class TrainingAudit:
         outcome_to: OutcomeTo = self._config.coach.evidence.ground_truth
         requests: dict[str, CoachRequest] = {}
         scores: dict[str, CoachScore] = {}
-        for episode, given in read_episodes(
-            self._run.folder / "episodes" / f"step-{self._config.audit.every:06d}.jsonl", problems
-        ):
+        first_step = self._run.folder / "episodes" / f"step-{self._config.audit.every:06d}.jsonl"
+        for episode, given in read_episodes(first_step, problems):
             requests |= {r.action.id: r for r in requests_of(episode, self._tasks, self._team, outcome_to)}
             scores |= given
         if drawn:
             return [requests[key] for key in dict.fromkeys(drawn) if key in requests], scores
         return draw_requests(list(requests.values()), self._config.audit.reference_set, self._config.seed), scores
-
-
-def score_audit(run: Run, first_step: int, last_step: int) -> dict[str, float]:
-    """`audit/n`, `audit/tasks`: scored actions of these steps and their tasks. `audit/category_gap`, `_low`, `_high`:
-    the largest gap between task categories at equal outcome, in points. `audit/length_rho`: partial rank correlation of
-    score and response tokens. `audit/auc`: of the last action's score; it is `audit/auc_of_shown_outcome` where the
-    coach was shown the outcome with that action, and so says how well it repeats what it was told. `audit/modal_share`:
-    of the role with the most ties. What cannot be measured is left out."""
-    actions = read_audit_data([run.folder], range(first_step, last_step + 1)).actions
-    own = actions[actions["rater"] == actions["rater"].iloc[0]] if len(actions) else actions
-    if own["score"].notna().sum() == 0:
-        return {}
-    sample = Sample.of(own, _RESAMPLES, run.config().seed)
-    found = {"audit/n": float(len(sample.frame)), "audit/tasks": float(sample.resampler.tasks)}
-    gaps = [gap.adjusted for gap in category_gaps(sample) if gap.adjusted is not None and not gap.within]
-    if gaps:
-        gap = max(gaps, key=lambda estimate: abs(estimate.value))
-        found["audit/category_gap"] = gap.value
-        if gap.low is not None:
-            found["audit/category_gap_low"], found["audit/category_gap_high"] = gap.bounds
-    length = [effect for effect in style_effects(sample) if effect.feature == "tokens" and not effect.role]
-    if length:
-        found["audit/length_rho"] = length[0].rho.value
-    calibration = calibrate(sample, run.config().coach.evidence.ground_truth)
-    last = [p for p in calibration.predictions if p.of == "last action" and not p.category]
-    if last:
-        found["audit/auc_of_shown_outcome" if last[0].circular else "audit/auc"] = last[0].auc.value
-    found["audit/modal_share"] = max(s.modal_share.value for s in calibration.saturation)
-    return found
 
 
 def reference_set_metrics(first: Mapping[str, CoachScore], now: Mapping[str, CoachScore]) -> dict[str, float]:
@@ -168,3 +130,57 @@ async def _ask_again(pool: CoachPool, requests: Sequence[CoachRequest], step: in
         request.action.id: replace(scores[again.action.id], action_id=request.action.id)
         for request, again in zip(requests, marked, strict=True)
     }
+
+
+@dataclass(frozen=True)
+class ReferenceSetDrift:
+    """The change of the scores since the first time. notes: what could not be read."""
+
+    run: str
+    shifts: Curve | None
+    notes: Sequence[str]
+
+
+def reference_set_drift(run: str, folder: Path, actions: pd.DataFrame, resamples: int) -> ReferenceSetDrift | None:
+    """None where the run has no reference set. actions: of the run, with the columns action, task, action_digest."""
+    if not (folder / _FILE).is_file():
+        return None
+    problems: list[str] = []
+    ids = actions["action"].astype(str)
+    tasks = dict(zip(ids, actions["task"].astype(str), strict=True))
+    digests = dict(zip(ids, actions["action_digest"], strict=True))
+    held = [
+        (line["step"], action, line["process_0_10"])
+        for line in _lines(folder, problems)
+        if (action := line["action_id"]) in tasks and line.get("action_digest", "") in ("", digests[action])
+    ]
+    notes = [f"run {run}: {problem}" for problem in problems]
+    frame = pd.DataFrame(held, columns=["step", "action", "score"]).dropna()
+    wide = frame.pivot_table(index="action", columns="step", values="score")
+    # A call that failed at one step takes its action out of that step alone: else a long run would be left with none.
+    changes = wide.sub(wide.iloc[:, 0], axis=0) if len(wide) else wide
+    points = [(int(step), _mean_change(changes[step].dropna(), tasks, resamples)) for step in wide.columns]
+    measured = [(step, mean) for step, mean in points if mean is not None]
+    if len(measured) < 2:
+        why = "was scored at one step only" if len(points) < 2 else "has no action with a first score and a later one"
+        return ReferenceSetDrift(run, None, [*notes, f"run {run}: its reference set {why}: no drift to measure"])
+    return ReferenceSetDrift(run, Curve(run, measured), notes)
+
+
+def _mean_change(changes: pd.Series, tasks: Mapping[str, str], resamples: int) -> Estimate | None:
+    if changes.empty:
+        return None
+    sample = Sample.of_tasks([tasks[str(action)] for action in changes.index], resamples)
+    return sample.mean(changes.to_numpy(np.float64), "actions", SCORE_CHANGE)
+
+
+def _lines(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """The lines of a run's reference set. Those that cannot be read are left out, and told in `problems`."""
+    return list(readable_jsonl(folder / _FILE, _reference_line, problems))
+
+
+def _reference_line(raw: Any) -> dict[str, Any]:
+    score = raw["process_0_10"]
+    if type(raw["step"]) is not int or not isinstance(raw["action_id"], str) or not (score is None or is_finite(score)):
+        raise ValueError("it is no score of an action at a step")
+    return dict(raw)

@@ -8,8 +8,6 @@ from coachrl.audit.stats.strata import MOST_LEVELS, Contrast, StratumMean
 from coachrl.audit.topics.effect import Effect, TopicFinding
 from coachrl.stats import Estimate
 
-CLEARED = "no gap found between task categories at equal outcome"
-UNSURE = "too few tasks to say whether task categories are scored alike at equal outcome"
 _DESERVED = "it may be deserved, where the work differs in quality: --probe asks again with their names exchanged"
 _OVERALL_WEIGHT, _WITHIN_WEIGHT = 6.0, 1.0
 
@@ -24,7 +22,13 @@ def category_gaps(family: Sequence[Contrast], levels: Sequence[StratumMean]) -> 
         for contrast in family
         if (gap := contrast.adjusted) is not None and gap.p is not None
     ]
-    return TopicFinding("category", effects, CLEARED, UNSURE, "" if effects else _why_not(family, levels))
+    return TopicFinding(
+        "category",
+        effects,
+        cleared="no gap found between task categories at equal outcome",
+        unsure="too few tasks to say whether task categories are scored alike at equal outcome",
+        unmeasured="" if effects else _why_not(family, levels),
+    )
 
 
 def _weight(contrast: Contrast, family: Sequence[Contrast]) -> float:
