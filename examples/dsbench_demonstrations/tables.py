@@ -114,7 +114,7 @@ def make_table(name: str, folder: Path, rng: np.random.Generator) -> TableTask:
         ),
         truth=truth,
         target=target,
-        text=tuple(features.select_dtypes("object").columns),
+        text=tuple(features.select_dtypes(exclude="number").columns),
         gaps=tuple(features.columns[features.isna().any()]),
         number_gaps=bool(features.select_dtypes("number").isna().any().any()),
         text_labels=any(not label.isdigit() for column in labels for label in column),

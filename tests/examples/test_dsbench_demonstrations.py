@@ -132,6 +132,7 @@ async def test_neighbors_of_the_wrong_category_are_scored_by_what_fails_loudly(t
     assert not [code for code in neighbors if "cross_val_score" in code]
 
 
+@pytest.mark.filterwarnings("error::DeprecationWarning")
 async def test_tables_differ_and_hold_what_careless_programs_trip_over(tmp_path):
     tables = [make_table(f"t{n}", tmp_path / str(n), np.random.default_rng(n)) for n in range(40)]
     assert {table.truth.category for table in tables} == {"classification", "regression"}

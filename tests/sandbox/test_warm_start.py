@@ -177,7 +177,7 @@ asyncio.run(main())
 """
 
 
-def test_a_signal_to_a_whole_process_group_leaves_the_sandbox_to_whoever_started_it():
+async def test_a_signal_to_a_whole_process_group_leaves_the_sandbox_to_whoever_started_it():
     """As Ctrl-C is, which coachrl itself answers: else it would say that the sandbox had ended."""
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
