@@ -62,6 +62,8 @@ from coachrl.coach.rubric.points import Rule, total
 from coachrl.coach.rubric.programs import is_programming, program_rules
 from coachrl.types import CoachScore
 
+_UNREADABLE = 2.0
+
 
 class RulesCoach:
     """Scores by the rules above. Abstains where the sandbox broke: that is not the agent's doing."""
@@ -75,7 +77,10 @@ class RulesCoach:
         action = request.action
         if action.execution is not None and action.execution.state == "infrastructure":
             return CoachScore(action.id, "abstained", rationale="the sandbox broke during this action", model=self.name)
-        process_0_10, reasons = total(rubric(request))
+        try:
+            process_0_10, reasons = total(rubric(request))
+        except RecursionError:  # of code of some depths one reading comes to its end and another does not
+            process_0_10, reasons = _UNREADABLE, "what it wrote nests too deeply to be read"
         return CoachScore(action.id, "scored", process_0_10, rationale=reasons, model=self.name)
 
     async def close(self) -> None:

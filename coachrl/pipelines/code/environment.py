@@ -112,8 +112,8 @@ def read_tests(source: str, entry_point: str) -> Suite | None:
     try:
         suite = parse_suite(source)
         named = by_own_name(suite, entry_point)
-    except SuiteError:
+        asserted = [ast.parse(text, mode="eval") for text in named.assertions]
+    except (SuiteError, RecursionError):
         return None
-    asserted = (ast.parse(text, mode="eval") for text in named.assertions)
     names = [{node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} for tree in asserted]
     return suite if all(entry_point in found for found in names) else None

@@ -118,6 +118,7 @@ def parse_suite(source: str) -> Suite:
         suite = Suite(source, tuple(ast.unparse(node.test) for node in _assertions(ast.parse(source))))
         for text in (suite.instrumented, *suite.assertions):  # made and read once, here, where an error is the tests'
             ast.parse(text)
+        _ = suite.names, suite.loops, suite.helpers
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SuiteError(f"the tests are not Python: {error}") from error
     if not suite.assertions:

@@ -368,3 +368,21 @@ def test_a_function_that_is_not_there_earns_nothing_for_itself():
     rules = program_rules(ask("code", "coder", block("def other(limit):\n    return []")))
     assert RubricPoints(0, 3, "does not define prime_gaps") in rules
     assert RubricPoints(3, 3, "defines prime_gaps") in program_rules(ask("code", "coder", FUNCTION))
+
+
+@pytest.mark.parametrize("terms", [300, 500, 700, 900, 2900])
+async def test_code_that_nests_too_deeply_has_a_score_and_ends_no_run(terms):
+    deep = " + ".join(["str(1)"] * terms)
+    tests = block(f"assert prime_gaps(3) == [1], {deep}")
+    for role, text in (("tester", tests), ("coder", block(f"def prime_gaps(limit):\n    return {deep}"))):
+        given = await RulesCoach().score(ask("code", role, text))
+        assert given.status == "scored" and given.process_0_10 is not None
+
+
+async def test_what_only_some_readings_come_through_is_scored_as_what_none_does(monkeypatch):
+    def rubric_of_another_depth(request):
+        raise RecursionError
+
+    monkeypatch.setattr("coachrl.coach.rubric.rules.rubric", rubric_of_another_depth)
+    given = await RulesCoach().score(ask("code", "coder", FUNCTION))
+    assert (given.status, given.process_0_10) == ("scored", 2.0) and "too deeply" in given.rationale
