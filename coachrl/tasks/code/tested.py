@@ -17,12 +17,13 @@ def by_own_name(suite: Suite, entry_point: str) -> Suite:
 
     So the first parameter of `check` is spelled, and of a function that the suite hands the tested one and nothing
     else. Where the suite gives that name to something of its own, it is spelled otherwise. Raises SuiteError where it
-    nests too deeply to be written anew.
+    cannot be written anew: it nests too deeply, or holds a number of too many digits.
     """
     try:
-        return parse_suite(_by_own_name(ast.parse(suite.source), entry_point))
-    except RecursionError as error:
-        raise SuiteError(f"the tests nest too deeply: {error}") from error
+        source = _by_own_name(ast.parse(suite.source), entry_point)
+    except (RecursionError, ValueError) as error:
+        raise SuiteError(f"the tests cannot be written anew: {error}") from error
+    return parse_suite(source)
 
 
 def _by_own_name(tree: ast.Module, entry_point: str) -> str:

@@ -370,11 +370,10 @@ def test_a_function_that_is_not_there_earns_nothing_for_itself():
     assert RubricPoints(3, 3, "defines prime_gaps") in program_rules(ask("code", "coder", FUNCTION))
 
 
-@pytest.mark.parametrize("terms", [300, 500, 700, 900, 2900])
-async def test_code_that_nests_too_deeply_has_a_score_and_ends_no_run(terms):
-    deep = " + ".join(["str(1)"] * terms)
-    tests = block(f"assert prime_gaps(3) == [1], {deep}")
-    for role, text in (("tester", tests), ("coder", block(f"def prime_gaps(limit):\n    return {deep}"))):
+@pytest.mark.parametrize("odd", [" + ".join(["str(1)"] * n) for n in (300, 500, 700, 900, 2900)] + ["0x" + "f" * 5000])
+async def test_code_that_cannot_be_written_anew_has_a_score_and_ends_no_run(odd):
+    tests = block(f"assert prime_gaps(3) == [1], {odd}")
+    for role, text in (("tester", tests), ("coder", block(f"def prime_gaps(limit):\n    return {odd}"))):
         given = await RulesCoach().score(ask("code", role, text))
         assert given.status == "scored" and given.process_0_10 is not None
 
