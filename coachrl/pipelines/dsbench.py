@@ -71,13 +71,17 @@ class Handover(Environment):
     test_rows: int
 
     async def apply(self, action: Action, workspace: Workspace | None) -> StepResult:
-        """What is wrong with the files that an agent owes, after an action of its own that leaves all of them."""
-        owed = next((role.required_files for role in ROLES if role.name == action.role), ())
-        if workspace is None or action.execution is None or not set(owed) <= set(action.files_after):
+        """What is wrong with the files that an agent owes, after an action of its own that leaves all of them, and with
+        the features where it is another agent that has written one."""
+        if workspace is None or action.execution is None:
             return StepResult("")
-        if owed == FEATURES:
-            return StepResult(await inspect_features(workspace, self.test_rows))
-        return StepResult(await inspect_model(workspace) if owed == (MODEL,) else "")
+        owed = next((role.required_files for role in ROLES if role.name == action.role), ())
+        left, found = set(action.files_after), []
+        if set(FEATURES) <= left and (owed == FEATURES or not set(FEATURES).isdisjoint(action.execution.files_written)):
+            found.append(await inspect_features(workspace, self.test_rows))
+        if owed == (MODEL,) and MODEL in left:
+            found.append(await inspect_model(workspace))
+        return StepResult("\n".join(filter(None, found)))
 
     def copy(self) -> Handover:
         """It has no state beside the workspace."""

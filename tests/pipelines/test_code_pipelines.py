@@ -114,7 +114,13 @@ async def test_a_test_that_the_task_shows_earns_nothing_by_itself(code_sandbox):
     shown = replace(TASK, prompt="def square(n):\n    >>> square(2)\n    4\n")
     copied, own, wrong = "assert square(2) == 4", "assert square(3) == 9", "assert square(2) == 5"
     checked = ["def check(f):", "    assert f(2) == 4"]
-    cases = (([copied], 0.0), ([copied, own], 1.0), ([own, wrong], 0.5), (checked, 0.0), ([*checked, own], 1.0))
+    looped = ["for n, value in [(2, 4)]:", "    assert square(n) == value"]
+    both = ["for n, value in [(2, 4), (3, 9)]:", "    assert square(n) == value"]
+    told = ["is_right = square(2) == 4", "assert square(7) and is_right"]
+    alias, by_name = ["g = square", "assert square and g(2) == 4"], ["assert square(n=2) == 4"]
+    copies = (checked, looped, told, alias, by_name)
+    cases = [([copied], 0.0), ([copied, own], 1.0), ([own, wrong], 0.5), (both, 1.0)]
+    cases += [case for copy in copies for case in ((copy, 0.0), ([*copy, own], 1.0))]
     for tests, right in cases:
         said = {"coder": [RIGHT], "tester": ["```python\n" + "\n".join(tests) + "\n```"]}
         episode, _ = await play(code_sandbox, "code", said, shown, turns=1)
@@ -130,6 +136,13 @@ VACUOUS = {
     "reports of its own": "_suite_report(0, True)\nassert square(2) == 17",
     "tells runs apart": "import os\nmine = not os.path.exists('x')\nopen('x', 'w').close()\nassert (square, mine)[1]",
 }
+
+
+@pytest.mark.parametrize("message", [" + ".join(["str(1)"] * n) for n in (500, 700, 900, 2900)] + ["0x" + "f" * 5000])
+async def test_tests_that_cannot_be_written_anew_are_none_and_end_no_run(code_sandbox, message):
+    replies = {"coder": [RIGHT], "tester": [f"```python\nassert square(2) == 4, {message}\n```"]}
+    episode, _ = await play(code_sandbox, "code", replies, turns=1)
+    assert rewards(episode)[1] == ("tester", 0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("tests", VACUOUS.values(), ids=VACUOUS)

@@ -108,6 +108,23 @@ async def test_what_is_wrong_with_the_features_goes_to_the_coach_and_to_no_agent
     assert not any("not numbers" in call.prompt for call in policy.calls)
 
 
+async def test_features_that_another_agent_writes_anew_are_looked_at_again(task):
+    lines = (
+        "import pandas as pd",
+        "train, test = pd.read_csv('train.csv'), pd.read_csv('test.csv')",
+        "train['rent'].to_pickle('y_train.pkl')",
+        "train[['floor']].fillna(0).to_pickle('X_train.pkl')",
+        "test[['floor']].to_pickle('X_test.pkl')",
+    )
+    spoils = block("import pandas as pd\npd.DataFrame({'floor': ['3', 'x']}).to_pickle('X_test.pkl')")
+    replies = sound(data_engineer=[block("\n".join(lines))], modeler=[spoils, MODELER])
+    _, parts, _ = await play(task, replies)
+    assert parts["data_engineer"][0].result == "X_train.pkl, y_train.pkl, X_test.pkl: looked at, nothing wrong"
+    spoilt, saved = parts["modeler"]
+    assert spoilt.result == "X_test.pkl: not numbers: floor"
+    assert saved.result == "model.pkl: looked at, nothing known against it"
+
+
 @pytest.mark.parametrize("prompt_style", ["full", "short"])
 async def test_names_of_files_do_not_fill_another_agents_prompt(task, prompt_style):
     plain, _, _ = await play(task, sound(), prompt_style=prompt_style)

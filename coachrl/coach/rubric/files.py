@@ -171,8 +171,10 @@ def _is_called_missing(name: str, text: str) -> bool:
 
 def _unfit_outputs(request: CoachRequest) -> list[Rule]:
     """The agent that saves features on which no model can be fitted, or a model that cannot predict, pays, and not the
-    one that crashes on them."""
-    faults = [fault for fault in read_faults(request.action.result) if fault.file in request.role.required_files]
+    one that crashes on them. So does one that has written another's features anew."""
+    execution = request.action.execution
+    own = {*request.role.required_files, *(execution.files_written if execution is not None else ())}
+    faults = [fault for fault in read_faults(request.action.result) if fault.file in own]
     if not faults:
         return []
     no_model = any(fault.category == NO_MODEL for fault in faults)
@@ -270,14 +272,22 @@ def _blamed_faults(request: CoachRequest) -> list[FileFault]:
     execution = request.action.execution
     if execution is None or ran(execution):
         return []
-    others = (action for action in request.previous if action.result and action.role != request.role.name)
-    faults = [
-        fault for said in {action.role: action.result for action in others}.values() for fault in read_faults(said)
-    ]
+    last: dict[bool, str] = {}  # whether it is a look at a model -> what it said
+    for action in request.previous:
+        if action.role != request.role.name:
+            last |= _looks(action.result)
+    faults = [fault for said in last.values() for fault in read_faults(said)]
     # The exception and what it says, which may take several lines, without the code above it.
     starts = [match.start() for match in _EXCEPTION.finditer(execution.stderr)]
     message = execution.stderr[starts[-1] :] if starts else ""
     return [fault for fault in faults if fault.file in request.role.needed_files and fault.explains(message)]
+
+
+def _looks(said: str) -> dict[bool, str]:
+    """What is said of a model (True) and of features (False), where they were looked at."""
+    lines = said.splitlines()
+    by_kind = {kind: [line for line in lines if line.startswith(MODEL) is kind] for kind in (True, False)}
+    return {kind: "\n".join(found) for kind, found in by_kind.items() if found}
 
 
 def _reported_by_code(request: CoachRequest) -> bool:

@@ -13,9 +13,9 @@ cap. Six rubrics, by what the role is:
     0-1         no code
     caps: 3 for ending the part without a file that a later agent needs (or the final deliverable), unless its own
     inputs were missing or unfit, and for a model.pkl in which nothing predicts; 4 for features that hold text or gaps,
-    or whose rows or columns differ, for a model on which nothing was fitted, and for saving what a later agent
-    owes; 2 for saying that a file is missing which is there, and saving nothing; 1 for the same failing code again; for
-    the last agent its outcome: failed submission 3,
+    or whose rows or columns differ, also for those of another agent that it wrote anew, for a model on
+    which nothing was fitted, and for saving what a later agent owes; 2 for saying that a file is missing which is
+    there, and saving nothing; 1 for the same failing code again; for the last agent its outcome: failed submission 3,
     ROC-AUC (or accuracy) >= 0.85: 9, >= 0.75: 8, >= 0.65: 6, >= 0.55: 4, else 3;
     RMSE < 10 % of the range of the targets: 9, < 25: 8, <= 50: 6, else 4
 
@@ -62,6 +62,8 @@ from coachrl.coach.rubric.points import Rule, total
 from coachrl.coach.rubric.programs import is_programming, program_rules
 from coachrl.types import CoachScore
 
+_UNREADABLE = 2.0
+
 
 class RulesCoach:
     """Scores by the rules above. Abstains where the sandbox broke: that is not the agent's doing."""
@@ -75,7 +77,10 @@ class RulesCoach:
         action = request.action
         if action.execution is not None and action.execution.state == "infrastructure":
             return CoachScore(action.id, "abstained", rationale="the sandbox broke during this action", model=self.name)
-        process_0_10, reasons = total(rubric(request))
+        try:
+            process_0_10, reasons = total(rubric(request))
+        except RecursionError:  # of code of some depths one reading comes to its end and another does not
+            process_0_10, reasons = _UNREADABLE, "what it wrote nests too deeply to be read"
         return CoachScore(action.id, "scored", process_0_10, rationale=reasons, model=self.name)
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from coachrl.pipelines.team.state import Environment, StepResult
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.code.cooperation import parse_code
-from coachrl.tasks.code.examples import restates
+from coachrl.tasks.code.examples import arguments_in
 from coachrl.tasks.code.joint_reward import join_code
 from coachrl.tasks.code.problems import CodeTruth
 from coachrl.tasks.code.suite import Suite, SuiteError, SuiteResult, off_by_one, parse_suite, run_suite
@@ -88,14 +88,16 @@ class CodeEnvironment(Environment):
 
     async def _worth(self, tests: Suite, reference: str, workspace: Workspace) -> tuple[float, float]:
         """Share of the tests that the reference passes, and of those that count the share that notice, too, where its
-        results are others: a test that every program passes tests nothing."""
-        programs = (reference, off_by_one(reference, self.truth.entry_point))
-        passed = [(await self._run(program, tests, workspace)).passed for program in programs]
-        named = by_own_name(tests, self.truth.entry_point)
-        known = [restates(text, self.examples) for text in named.assertions]
-        counted = [not (right and copied) for right, copied in zip(passed[0], known, strict=True)]
-        noticing = [counts and right and not all_do for counts, right, all_do in zip(counted, *passed, strict=True)]
-        return sum(passed[0]) / len(known), sum(noticing) / max(1, sum(counted))
+        results are others: a test that every program passes tests nothing. One that notices this only where the
+        examples' results are others as well asks for what all have been told, in whatever words."""
+        name = self.truth.entry_point
+        shown = arguments_in(self.examples, name)
+        programs = (reference, off_by_one(reference, name), off_by_one(reference, name, shown))
+        by_program = [(await self._run(program, tests, workspace)).passed for program in programs]
+        verdicts = list(zip(*by_program, strict=True))
+        counted = sum(verdict != (True, False, True) for verdict in verdicts)
+        noticing = sum(verdict == (True, False, False) for verdict in verdicts)
+        return sum(by_program[0]) / len(verdicts), noticing / max(1, counted)
 
     async def _run(self, program: str, suite: Suite, workspace: Workspace) -> SuiteResult:
         joined = join_code(self.truth, None, program)
@@ -110,8 +112,8 @@ def read_tests(source: str, entry_point: str) -> Suite | None:
     try:
         suite = parse_suite(source)
         named = by_own_name(suite, entry_point)
-    except SuiteError:
+        asserted = [ast.parse(text, mode="eval") for text in named.assertions]
+    except (SuiteError, RecursionError):
         return None
-    asserted = (ast.parse(text, mode="eval") for text in named.assertions)
     names = [{node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} for tree in asserted]
     return suite if all(entry_point in found for found in names) else None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""By position and by name."""
 _UNREAD = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 
 
@@ -19,6 +21,18 @@ def examples_in(prompt: str) -> dict[str, Any]:
             with contextlib.suppress(*_UNREAD):
                 call = ast.unparse(ast.parse(line.strip().removeprefix(">>> "), mode="eval"))
                 found[call] = ast.literal_eval(below.strip())
+    return found
+
+
+def arguments_in(examples: Iterable[str], name: str) -> list[Arguments]:
+    """The arguments of those of the examples' calls that are calls of `name` alone, and write them out."""
+    found = []
+    for example in examples:
+        match ast.parse(example, mode="eval").body:
+            case ast.Call(func=ast.Name(id=called), args=args, keywords=keywords) if called == name:
+                with contextlib.suppress(*_UNREAD):
+                    named = {str(word.arg): ast.literal_eval(word.value) for word in keywords}
+                    found.append((tuple(map(ast.literal_eval, args)), named))
     return found
 
 

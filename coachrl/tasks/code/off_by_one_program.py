@@ -6,14 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
-def _off_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def _off_by_one(function: Callable[..., Any], right_for: Sequence[_Arguments] = ()) -> Callable[..., Any]:
     """`function` with another result of the same kind, and with one where it raises; where it gives nothing, what it
-    was given is changed too. Calls that it makes of itself stay right, so that it ends where `function` does."""
+    was given is changed too. Calls that it makes of itself stay right, so that it ends where `function` does, and so
+    do calls with the arguments of `right_for`."""
     depth = 0
+    known = [_by_name(function, *given) for given in right_for]
 
     def wrong(*arguments: Any, **named: Any) -> Any:
         nonlocal depth
+        if known and _by_name(function, arguments, named) in known:
+            return function(*arguments, **named)
         depth += 1
         try:
             value = function(*arguments, **named)
@@ -31,6 +37,18 @@ def _off_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
         return _other(value)
 
     return wrong
+
+
+def _by_name(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> object:
+    """What each parameter is given; the arguments as they stand, where they do not fit."""
+    from inspect import signature  # here, for most programs are changed throughout and are to start soon
+
+    try:
+        bound = signature(function).bind(*arguments, **named)
+    except (TypeError, ValueError):
+        return arguments, named
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def _other(value: Any) -> Any:

@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import ast
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 
 from coachrl.errors import SandboxError
 from coachrl.sandbox.base import WITHOUT_WORKSPACE, Workspace
+from coachrl.tasks.code.examples import Arguments
 from coachrl.text import clip_middle
 from coachrl.types import ExecutionState
 
@@ -116,6 +118,7 @@ def parse_suite(source: str) -> Suite:
         suite = Suite(source, tuple(ast.unparse(node.test) for node in _assertions(ast.parse(source))))
         for text in (suite.instrumented, *suite.assertions):  # made and read once, here, where an error is the tests'
             ast.parse(text)
+        _ = suite.names, suite.loops, suite.helpers
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SuiteError(f"the tests are not Python: {error}") from error
     if not suite.assertions:
@@ -123,10 +126,11 @@ def parse_suite(source: str) -> Suite:
     return suite
 
 
-def off_by_one(program: str, entry_point: str) -> str:
-    """`program` with other results: numbers one more, lists one longer, no error where there was one."""
+def off_by_one(program: str, entry_point: str, right_for: Sequence[Arguments] = ()) -> str:
+    """`program` with other results: numbers one more, lists one longer, no error where there was one. Calls with the
+    arguments of `right_for`, which are literals, keep theirs."""
     source = files("coachrl.tasks.code").joinpath("off_by_one_program.py").read_text(encoding="utf-8")
-    changed = f"(lambda space: exec({source!r}, space) or space['_off_by_one'])({{}})({entry_point})"
+    changed = f"(lambda space: exec({source!r}, space) or space['_off_by_one'])({{}})({entry_point}, {right_for!r})"
     return f"{program}\n\n{entry_point} = {changed}\n"  # no name is left by which tests could tell that it is this
 
 

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-from coachrl.tasks.code.suite import Suite, parse_suite
+from coachrl.tasks.code.suite import Suite, SuiteError, parse_suite
 
 _CHECK = "check"  # is called with the tested function (HumanEval's form)
 
@@ -16,9 +16,17 @@ def by_own_name(suite: Suite, entry_point: str) -> Suite:
     """The suite to be read, not to be run: in its assertions the tested function, and nothing else, has its own name.
 
     So the first parameter of `check` is spelled, and of a function that the suite hands the tested one and nothing
-    else. Where the suite gives that name to something of its own, it is spelled otherwise.
+    else. Where the suite gives that name to something of its own, it is spelled otherwise. Raises SuiteError where it
+    cannot be written anew: it nests too deeply, or holds a number of too many digits.
     """
-    tree = ast.parse(suite.source)
+    try:
+        source = _by_own_name(ast.parse(suite.source), entry_point)
+    except (RecursionError, ValueError) as error:
+        raise SuiteError(f"the tests cannot be written anew: {error}") from error
+    return parse_suite(source)
+
+
+def _by_own_name(tree: ast.Module, entry_point: str) -> str:
     handed = _handed(tree, entry_point)
     parameters = {id(first) for _, first in handed}
     is_own = any(entry_point in _bound(node) for node in ast.walk(tree) if id(node) not in parameters)
@@ -34,7 +42,7 @@ def by_own_name(suite: Suite, entry_point: str) -> Suite:
             node.id = entry_point
         elif is_own and isinstance(node, ast.Name) and node.id == entry_point:
             node.id = f"own_{entry_point}"
-    return parse_suite(ast.unparse(tree))
+    return ast.unparse(tree)
 
 
 def _handed(tree: ast.Module, entry_point: str) -> list[tuple[ast.FunctionDef, ast.arg]]:

@@ -22,8 +22,10 @@ from typing import IO, Any
 TIMEOUT_S = 3  # of computing
 PATIENCE_S = 120  # by the clock
 MEMORY_BYTES = 1024**3
+_MOST_HELD = MEMORY_BYTES // 4  # of what was computed much is kept; a child that holds more ends, and leaves none short
 MAX_ANSWER_CHARS = 300  # a closed-form answer is short; parsing time grows steeply with length
 
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 _READY = "ready"
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:\s*/\s*\d+)?")
 
@@ -44,18 +46,25 @@ class MathJudge:
         if max(len(reference), len(answer)) > MAX_ANSWER_CHARS:
             return None
         with self._lock:
-            questions, verdicts = self._pipes()
-            try:
-                questions.write(json.dumps([reference, answer]) + "\n")
-                questions.flush()
-                verdict = verdicts.readline()
-            except BrokenPipeError:
-                verdict = ""
-            if not verdict:
-                self._stop()
-                return None
-            equal: bool = json.loads(verdict)
-            return equal
+            is_fresh = self._child is None
+            verdict = self._verdict(reference, answer)
+            if verdict is None and not is_fresh:  # it may have ended, or have been filled, with the answers before
+                verdict = self._verdict(reference, answer)
+            return verdict
+
+    def _verdict(self, reference: str, answer: str) -> bool | None:
+        questions, verdicts = self._pipes()
+        try:
+            questions.write(json.dumps([reference, answer]) + "\n")
+            questions.flush()
+            said = verdicts.readline()
+        except BrokenPipeError:
+            said = ""
+        if not said:
+            self._stop()
+            return None
+        equal: bool = json.loads(said)
+        return equal
 
     def close(self) -> None:
         """End the child. A later question starts a new one."""
@@ -103,6 +112,8 @@ def _serve() -> None:
         equal = verify(reference, answer, timeout_seconds=None)
         limit_time(0, 0)
         print(json.dumps(bool(equal)), flush=True)  # noqa: T201
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES > _MOST_HELD:
+            return
 
 
 def _parsed(text: str) -> list[Any]:

@@ -321,6 +321,26 @@ def test_unfit_inputs_are_those_that_others_were_last_seen_to_leave() -> None:
     assert given == 5 and "crashed on what upstream left unfit: X_train.pkl: not numbers: origin" in why
 
 
+def test_who_writes_anothers_features_anew_pays_for_what_is_wrong_with_them_and_not_who_crashes_on_them() -> None:
+    features = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
+    sound, worse = ", ".join(features) + ": looked at, nothing wrong", "X_test.pkl: not numbers: origin"
+    left = replace(coded("engineer", "save()", Execution("ok"), after=features), result=sound)
+    wrote = Execution("ok", files_written=("X_test.pkl",))
+    spoilt = coded("modeler", "spoil()", wrote, before=features, after=features, index=1)
+    assert "saved what cannot be used as it is" not in scored(replace(spoilt, result=sound), left)[1]
+    spoilt = replace(spoilt, result=worse)
+    given, why = scored(spoilt, left)
+    assert given == FILE_CAPS.of_situation("unfit_files") and worse in why
+    model = coded("modeler", "m.fit(X, y)", Execution("ok"), before=features, after=NEEDED, turn=1, index=2)
+    model = replace(model, result="model.pkl: fine")
+    crash = Execution("error", stderr="ValueError: could not convert string to float: 'Europe'\n")
+    load = coded("analyst", "load()", crash, before=NEEDED, index=3)
+    given, why = scored(load, left, spoilt, model)
+    assert given == 5 and f"crashed on what upstream left unfit: {worse};" in why
+    mended = replace(spoilt, result=sound)
+    assert "own bug" in scored(load, replace(left, result=worse), mended, model)[1], "it was no longer so"
+
+
 def test_who_saves_a_model_that_only_its_own_program_can_load_pays_for_it_and_not_who_loads_it() -> None:
     features, needs = ("X_train.pkl", "y_train.pkl", "X_test.pkl"), "model.pkl: unreadable: it needs Mine"
     saved = coded("modeler", "model.fit(X, y)", Execution("ok"), before=features, after=(*features, "model.pkl"))

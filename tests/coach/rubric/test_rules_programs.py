@@ -368,3 +368,20 @@ def test_a_function_that_is_not_there_earns_nothing_for_itself():
     rules = program_rules(ask("code", "coder", block("def other(limit):\n    return []")))
     assert RubricPoints(0, 3, "does not define prime_gaps") in rules
     assert RubricPoints(3, 3, "defines prime_gaps") in program_rules(ask("code", "coder", FUNCTION))
+
+
+@pytest.mark.parametrize("odd", [" + ".join(["str(1)"] * n) for n in (300, 500, 700, 900, 2900)] + ["0x" + "f" * 5000])
+async def test_code_that_cannot_be_written_anew_has_a_score_and_ends_no_run(odd):
+    tests = block(f"assert prime_gaps(3) == [1], {odd}")
+    for role, text in (("tester", tests), ("coder", block(f"def prime_gaps(limit):\n    return {odd}"))):
+        given = await RulesCoach().score(ask("code", role, text))
+        assert given.status == "scored" and given.process_0_10 is not None
+
+
+async def test_what_only_some_readings_come_through_is_scored_as_what_none_does(monkeypatch):
+    def rubric_of_another_depth(request):
+        raise RecursionError
+
+    monkeypatch.setattr("coachrl.coach.rubric.rules.rubric", rubric_of_another_depth)
+    given = await RulesCoach().score(ask("code", "coder", FUNCTION))
+    assert (given.status, given.process_0_10) == ("scored", 2.0) and "too deeply" in given.rationale

@@ -104,3 +104,14 @@ def test_errors_and_changes_in_place_become_others_and_recursion_stays_right():
 
     wrong = _off_by_one(factorial)
     assert [wrong(5), wrong(3)] == [121, 7]
+
+
+def test_calls_with_given_arguments_stay_right_however_they_are_given():
+    def power(base, exponent=2):
+        return base**exponent
+
+    wrong = _off_by_one(power, [((3,), {}), ((2,), {"exponent": 5})])
+    assert [wrong(3), wrong(base=3), wrong(3, 2), wrong(2, 5)] == [9, 9, 9, 32]
+    assert [wrong(3, 3), wrong(2)] == [28, 5]
+    assert _off_by_one(max, [((1, 2), {})])(1, 2) == 2, "a builtin may have no signature"
+    assert _off_by_one(power, [((3,), {})])() is None

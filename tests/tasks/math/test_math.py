@@ -284,6 +284,24 @@ def test_hostile_answer_costs_the_child_only(hostile: str) -> None:
         judge.close()
 
 
+def test_an_answer_is_no_less_right_where_those_before_it_ended_the_child() -> None:
+    judge = MathJudge()
+    try:
+        assert judge.equal("1/2", r"\frac{2}{4}") is True
+        assert judge._child is not None
+        judge._child.kill()
+        assert judge.equal("1/2", r"\frac{3}{6}") is True
+    finally:
+        judge.close()
+
+
+def test_a_child_that_holds_much_of_what_it_computed_ends() -> None:
+    program = "from coachrl.tasks.math import judge\njudge._MOST_HELD = 0\njudge._serve()"
+    asked = 2 * '["1/2", "\\\\frac{2}{4}"]\n'
+    child = subprocess.run([sys.executable, "-c", program], input=asked, text=True, stdout=subprocess.PIPE)
+    assert (child.stdout, child.returncode) == ("ready\ntrue\n", 0)
+
+
 @pytest.mark.parametrize(
     ("by_the_clock", "work", "ended_by"),
     [
