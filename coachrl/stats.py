@@ -6,7 +6,7 @@ Student's t around the standard error of the resamples, since percentiles of few
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -140,6 +140,15 @@ def _draws(tasks: int, resamples: int, seed: int) -> NDArray[np.uint8]:
 
 
 _kept_draws = lru_cache(maxsize=16)(_draws)  # a report has dozens of intervals over the same tasks
+
+
+def mean_of(values: Iterable[float]) -> float:
+    """Of finite numbers, also where their sum is beyond what a float holds, as errors of a model that diverges may
+    be."""
+    values_N = np.array([float(value) for value in values])
+    with np.errstate(over="ignore"):
+        found = values_N.mean()
+    return float(found if np.isfinite(found) else (values_N / len(values_N)).sum())
 
 
 def estimate_mean(observations: Observations, limits: Limits = UNLIMITED) -> Estimate:

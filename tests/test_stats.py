@@ -26,6 +26,7 @@ from coachrl.stats import (
     exact_interval,
     holm,
     interval,
+    mean_of,
     paired_difference,
     ratio,
 )
@@ -309,3 +310,11 @@ def test_clusters_of_unequal_weight_count_as_fewer_of_equal_weight():
         1.0,
         0.0,
     ]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+def test_a_mean_of_finite_numbers_is_between_them(values):
+    found, most = mean_of(values), max(map(abs, values))
+    assert np.isfinite(found) and abs(found) <= most * (1 + 1e-9)
+    if most < 1e300:
+        assert found == np.mean(values)

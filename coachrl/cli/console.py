@@ -155,7 +155,10 @@ def print_json(value: Any, indent: int | None = None, sort_keys: bool = False) -
 def print_text(text: str) -> None:
     """Just as it is, and the end of a line: for other programs, and files of the user's own."""
     waiting.stop()
-    typer.echo(text)
+    try:
+        typer.echo(text)
+    except BrokenPipeError:
+        out.on_broken_pipe()
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:

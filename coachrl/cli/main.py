@@ -72,6 +72,15 @@ class _Verbs(TyperGroup):
             raise ConfigError("--config is given twice: name one file, and what differs from it as key.sub=value")
         return name, verb, ["--help"] if "--help" in own and not isinstance(verb, TyperGroup) else rest
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # Click would take it for that of the output, and end without a word. The console has seen to that one: this
+            # is of a program or a server that code of the user's own talks to.
+            print_error(error)
+            raise typer.Exit(1) from error
+
 
 app = typer.Typer(
     cls=_Verbs,

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def path(given: str | Path) -> Path:
-    """Of every path that a command takes: few shells make the one in `--out=~/x` whole."""
+    """Of every path that a command takes: few shells make the one in `--out=~/x` whole. An empty one, as of a shell's
+    variable that is not set, would be the current folder."""
+    if given == "":
+        raise typer.BadParameter("the path is empty")
     return at_home(given)
 
 

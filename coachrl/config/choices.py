@@ -217,13 +217,15 @@ def import_by_path(path: str, kind: str) -> Any:
         raise ConfigError(f"{shown}: '{one_line(module_name)}' is no module's name, as in my_module:my_name{close}")
     module = _imported(module_name, shown)
     _warn_where_edited(module)
+    with user_code(f"{shown} cannot be imported", ConfigError):  # a module may make its names when it is asked for them
+        is_there = hasattr(module, name)
     own = here and _hidden_file(module_name, module)
-    if own and (not hasattr(module, name) or module_name.partition(".")[0] in sys.stdlib_module_names):
+    if own and (not is_there or module_name.partition(".")[0] in sys.stdlib_module_names):
         raise ConfigError(
             f"{shown}: Python takes '{module_name}' from {getattr(module, '__file__', None) or 'itself'}, which hides "
             f"{own} of the current folder: give that another name"
         )
-    if not hasattr(module, name):
+    if not is_there:
         known = [each for each in vars(module) if not each.startswith("__")]
         raise ConfigError(f"{shown}: module '{module_name}' has no '{one_line(name)}'{nearest(name, known)}")
     return getattr(module, name)
@@ -267,7 +269,7 @@ def _warn_where_edited(module: ModuleType) -> None:
 def _hidden_file(module_name: str, module: ModuleType) -> str:
     """The file of the current folder that is called as a module from elsewhere is; empty where there is none."""
     top = module_name.partition(".")[0]
-    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
+    places = [*vars(module).get("__path__", ()), getattr(module, "__file__", None) or ""]
     if any(Path(place).is_relative_to(Path.cwd()) for place in places):
         return ""
     return next((name for name in (f"{top}.py", f"{top}/__init__.py") if Path(name).is_file()), "")

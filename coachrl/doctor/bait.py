@@ -58,4 +58,5 @@ def set_out() -> Iterator[dict[str, object]]:
 
 
 def _entries(home: Path) -> list[str]:
-    return sorted(os.listdir(home))[:MOST_HOME_ENTRIES] if os.access(home, os.R_OK | os.X_OK) else []  # noqa: PTH208
+    is_readable = home.is_dir() and os.access(home, os.R_OK | os.X_OK)
+    return sorted(os.listdir(home))[:MOST_HOME_ENTRIES] if is_readable else []  # noqa: PTH208

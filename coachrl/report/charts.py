@@ -21,6 +21,7 @@ Range = tuple[float, float]
 
 COLORS = 6
 _REFERENCE = "line n1 d5"  # a dashed line that figures are compared with
+_MOST_DRAWN = 1e300  # beyond that no scale has marks
 _MARKED = 40  # a line of up to so many points shows each of them
 _ROW = 24  # pixels of a forest plot's row
 _ROW_WIDTH = 280
@@ -62,6 +63,8 @@ class Chart:
 
     def svg(self) -> Markup:
         """The picture; its title and description say in words what it shows."""
+        if any(abs(y) > _MOST_DRAWN for series in self.series for _, y in series.points):
+            return replace(self, series=[_drawable(series) for series in self.series]).svg()
         steps = [x for series in self.series for x, _ in series.points]
         low, high = self.y_range or self._limits()
         y_ticks = MaxNLocator(nbins=4).tick_values(low, high)
@@ -93,6 +96,11 @@ class Chart:
                 heights[key] = heights.get(key, 0.0) + y if self.stacked else y
         low, high = min(0.0, *heights.values()), max(0.0, *heights.values())
         return (low, high) if high > low else (low, low + 1.0)
+
+
+def _drawable(series: Series) -> Series:
+    """The line with what is too high or too deep for a scale at its ends."""
+    return replace(series, points=[(x, max(-_MOST_DRAWN, min(y, _MOST_DRAWN))) for x, y in series.points])
 
 
 def forest(title: str, rows: Sequence[tuple[str, Estimate]], null: float = 0.0) -> Markup:

@@ -113,9 +113,9 @@ def _hidden_paths() -> list[str]:
 
 
 def _home_entries() -> list[str]:
-    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111  Path.home() raises where there is none
+    home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111  Path.home() raises where there is none
     python = Path(sys.base_prefix).resolve()
-    if home == Path("/") or not os.access(home, os.R_OK | os.X_OK):
+    if home == Path("/") or not home.is_dir() or not os.access(home, os.R_OK | os.X_OK):
         return []
     # An interpreter that lives in the home folder is shown; the rest of that folder is not.
     return [str(path) for path in islice(home.iterdir(), MOST_HOME_ENTRIES) if not python.is_relative_to(path)]

@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
-import numpy as np
-
+from coachrl.stats import mean_of
 from coachrl.text import brief
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
 from coachrl.trainers.samples import all_samples
@@ -39,12 +38,12 @@ def behavior_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """
     metrics: dict[str, float] = {}
     for role, actions in by_role(episodes).items():
-        metrics[f"behavior/response_tokens/{role}"] = _mean(len(a.response_ids) for a in actions)
-        metrics[f"behavior/finish_rate/{role}"] = _mean(a.finish_reason == "stop" for a in actions)
+        metrics[f"behavior/response_tokens/{role}"] = mean_of(len(a.response_ids) for a in actions)
+        metrics[f"behavior/finish_rate/{role}"] = mean_of(a.finish_reason == "stop" for a in actions)
         metrics[f"behavior/turns/{role}"] = len(actions) / len({a.episode_id for a in actions})
         if any(a.execution is not None for a in actions):
-            metrics[f"behavior/code/{role}"] = _mean(a.code is not None for a in actions)
-            metrics[f"behavior/code_success_rate/{role}"] = _mean(
+            metrics[f"behavior/code/{role}"] = mean_of(a.code is not None for a in actions)
+            metrics[f"behavior/code_success_rate/{role}"] = mean_of(
                 a.execution is not None and a.execution.state == "ok" for a in actions
             )
     return metrics
@@ -60,18 +59,18 @@ def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     metrics = {
         "episodes": float(len(valid)),
         "faulty_fraction": 1 - len(valid) / len(episodes) if episodes else 0.0,
-        "overflowed_fraction": _mean(e.overflowed for e in episodes) if episodes else 0.0,
+        "overflowed_fraction": mean_of(e.overflowed for e in episodes) if episodes else 0.0,
     }
     if not valid:
         return metrics
-    metrics["success"] = _mean(e.outcome.success for e in valid)
+    metrics["success"] = mean_of(e.outcome.success for e in valid)
     for category in sorted({e.task_category for e in valid}):
-        metrics[f"success/{category}"] = _mean(e.outcome.success for e in valid if e.task_category == category)
+        metrics[f"success/{category}"] = mean_of(e.outcome.success for e in valid if e.task_category == category)
     for name in sorted({name for e in valid for name in e.outcome.metrics}):
         if name in metrics or name.startswith(_OF_SOME_STEPS):
             _warn_of_own(name)
         else:
-            metrics[name] = _mean(e.outcome.metrics[name] for e in valid if name in e.outcome.metrics)
+            metrics[name] = mean_of(e.outcome.metrics[name] for e in valid if name in e.outcome.metrics)
     return metrics
 
 
@@ -92,19 +91,15 @@ def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore])
     metrics |= _mean_of_known("coach/disagreement", [score.disagreement for score in scores.values()])
     if scores:
         metrics["coach/calls"] = float(sum(score.usage.attempts for score in scores.values()))
-        metrics["coach/failed_fraction"] = _mean(s.status == "failed" for s in scores.values())
-        metrics["coach/latency_s"] = _mean(s.usage.latency_s for s in scores.values())
+        metrics["coach/failed_fraction"] = mean_of(s.status == "failed" for s in scores.values())
+        metrics["coach/latency_s"] = mean_of(s.usage.latency_s for s in scores.values())
     return metrics
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean([float(v) for v in values]))
 
 
 def _mean_of_known(name: str, values: Iterable[float | None]) -> dict[str, float]:
     """The mean under its name, where any value is known."""
     known = [value for value in values if value is not None]
-    return {name: _mean(known)} if known else {}
+    return {name: mean_of(known)} if known else {}
 
 
 def reward_metrics(

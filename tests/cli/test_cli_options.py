@@ -101,3 +101,14 @@ def test_a_path_of_any_command_may_begin_at_home(tmp_path, monkeypatch):
     ]
     paths = [hint.__metadata__[0] for hint in hints if "Path" in str(hint)]
     assert len(paths) > 20 and all(taken.parser("~/x") == tmp_path / "x" for taken in paths)
+
+
+@pytest.mark.parametrize(
+    "words", [("report", ""), ("checkpoints", "list", ""), ("train", "--resume", ""), ("report", "run", "--html", "")]
+)
+def test_an_empty_path_is_not_the_current_folder(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("train: {steps: 1}")  # as a run's folder has one
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2 and "the path is empty" in done.output, done.output
+    assert [place.name for place in tmp_path.iterdir()] == ["config.yaml"]

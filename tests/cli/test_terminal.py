@@ -240,6 +240,22 @@ def test_the_traceback_of_ones_own_pipeline_shows_no_key_and_gives_no_orders(tmp
     assert key not in done.stdout + done.stderr and not unseen(done.stdout + done.stderr)
 
 
+def test_a_broken_pipe_of_ones_own_pipeline_is_told_and_one_of_the_output_is_not(tmp_path):
+    broken = PIPELINE.replace("raise ValueError(f", 'raise BrokenPipeError(32, "Broken pipe")  # (f')
+    (tmp_path / "broken.py").write_text(broken)
+    asked = ("--pipeline", "broken:Broken", "--model", "tiny-random", "tasks.source=broken:load", "train.steps=1")
+    done = coachrl("train", *asked, cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.startswith("error: [Errno 32] Broken pipe\n"), done.stderr
+    assert "pipeline broken: BrokenPipeError" in done.stderr and "(broken.py, line " in done.stderr
+    unread, output = os.pipe()
+    os.close(unread)
+    for words in (["coaches", "show", "generic"], ["configs", "list"]):
+        code = f"import sys; sys.argv = ['coachrl', *{words}]; from coachrl.cli.main import main; main()"
+        ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stdout=output, stderr=subprocess.PIPE)
+        assert (ended.returncode, ended.stderr) == (1, b"")
+    os.close(output)
+
+
 UNCAUGHT = """
 import asyncio, gc, logging, os, threading
 from coachrl.cli import main

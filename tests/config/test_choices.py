@@ -275,3 +275,15 @@ def test_a_run_whose_current_folder_is_removed_still_finds_what_it_imported(here
     assert import_by_path("own_here:load", "tasks") is load
     with pytest.raises(ConfigError, match="no module 'own_nowhere'"):
         import_by_path("own_nowhere:load", "tasks")
+
+
+def test_a_module_that_makes_its_names_when_they_are_asked_for_may_fail(tmp_path, monkeypatch):
+    lines = ("import importlib", "def __getattr__(name):", "    return importlib.import_module(f'own_lazy_{name}').it")
+    (tmp_path / "own_lazy.py").write_text("\n".join(lines))
+    (tmp_path / "own_lazy_good.py").write_text("it = 3")
+    monkeypatch.chdir(tmp_path)
+    assert import_by_path("own_lazy:good", "tasks") == 3
+    with pytest.raises(ConfigError) as caught:
+        import_by_path("own_lazy:bad", "tasks")
+    said = "ModuleNotFoundError: No module named 'own_lazy_bad' (own_lazy.py, line 3)"
+    assert str(caught.value) == f"tasks 'own_lazy:bad' cannot be imported: {said}"

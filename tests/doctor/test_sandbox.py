@@ -56,6 +56,18 @@ def test_a_home_of_any_size_leaves_attempts_short_enough_to_be_sent(tmp_path, mo
         assert len(bait["HOME_ENTRIES"]) == len(checks._home_entries()) == 1000
 
 
+@pytest.mark.parametrize("what", ["a file", "a loop of links", "missing"])
+def test_a_home_that_is_no_folder_holds_nothing_to_hide(what, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    if what == "a file":
+        home.touch(mode=0o755)
+    elif what == "a loop of links":
+        home.symlink_to(home)
+    monkeypatch.setenv("HOME", str(home))
+    with set_out() as bait:
+        assert bait["HOME_ENTRIES"] == checks._home_entries() == []
+
+
 async def test_what_reaches_the_host_goes_through_where_nothing_holds_it():
     chosen = [probe for probe in probes() if probe.tried in OPEN_OUTSIDE]
     assert len(chosen) == len(OPEN_OUTSIDE)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coachrl.report.charts import Chart, Series, forest, number, reliability
@@ -12,6 +12,8 @@ from coachrl.stats import Estimate
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=8), st.booleans())
+@example([1.7e308, -1.7e308], False)
+@example([1e308, 1e308], True)
 def test_any_numbers_can_be_drawn(values: list[float], stacked: bool) -> None:
     values = [abs(v) for v in values] if stacked else values
     points = [(float(step), value) for step, value in enumerate(values)]

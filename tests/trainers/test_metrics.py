@@ -207,3 +207,8 @@ def test_tokens_a_second_are_those_of_the_named_lap_and_a_lap_of_no_time_divides
     assert clock.rate("score", 0) == {"time/score_tokens_per_s": 0.0}
     assert clock.rate("score", 1)["time/score_tokens_per_s"] == pytest.approx(1e9)
     assert clock.rate("score", 8, beside=True) == {"time/score_tokens_per_s": 4.0}
+
+
+def test_a_metric_of_a_model_that_diverges_has_a_mean():
+    played = [episode(name, metrics={"mse": 1.5e308}) for name in ("e", "f")]
+    assert outcome_metrics(played)["mse"] == pytest.approx(1.5e308)

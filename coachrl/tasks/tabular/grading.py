@@ -26,6 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from coachrl.errors import TaskError
+from coachrl.stats import mean_of
 from coachrl.storage.files import bounded_file
 from coachrl.tasks.tabular.metrics import (
     RANKED_METRICS,
@@ -117,9 +118,9 @@ def table2(results: Iterable[tuple[str, Outcome]]) -> dict[str, float]:
         for metric, failed_value in FAILED.get(category, {}).items():
             raw = [outcome.metrics[metric] for outcome in outcomes if outcome.success and metric in outcome.metrics]
             if raw:
-                table[f"{metric}_raw"] = float(np.mean(raw))
+                table[f"{metric}_raw"] = mean_of(raw)
             if raw or failures:
-                table[f"{metric}_fair"] = float(np.mean(raw + [failed_value] * failures))
+                table[f"{metric}_fair"] = mean_of(raw + [failed_value] * failures)
     return table
 
 

@@ -351,6 +351,11 @@ def test_a_failed_run_counts_as_a_failure_whatever_was_measured_of_it():
     assert (table["accuracy_raw"], table["accuracy_fair"]) == (1.0, 0.75)
 
 
+def test_table2_has_means_of_the_errors_of_models_that_diverge():
+    table = table2([("regression", Outcome(True, {"rmse": 1.5e308, "rmse_pct_range": 1.5e308}))] * 2)
+    assert len(table) > 2 and np.isfinite(list(table.values())).all()
+
+
 def test_table2_raw_and_fair():
     table = table2(
         [

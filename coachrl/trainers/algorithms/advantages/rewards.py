@@ -47,7 +47,7 @@ def _finite(reward: float, action_id: str) -> float:
     if not abs(reward) <= _MOST:  # NaN fails this too
         raise ConfigError(
             f"the reward of action {action_id} is {reward:g}: rewards must be finite, and at most {_MOST:g} in size; "
-            "look at what the pipeline's environment gives, and at reward.scale"
+            "look at what reward.source gives, and at reward.scale"
         )
     return reward
 
