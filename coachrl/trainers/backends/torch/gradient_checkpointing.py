@@ -31,7 +31,7 @@ def check_support(model: Any, folder: Path) -> None:
 
 def keeps_inputs_only(model: Any) -> bool:
     """Whether the model is used inside of `recomputed`. Its layers then take no cache of keys and values."""
-    return bool(model.is_gradient_checkpointing)
+    return any(layer.gradient_checkpointing for layer in layers_of(model))
 
 
 @contextmanager

@@ -62,10 +62,10 @@ def test_every_figure_and_every_weight_is_what_it_is_without(deep, settings, pre
     assert attention.is_used_by(policy.model)
     assert again == plain
     assert all(torch.equal(others[name], weight) for name, weight in weights.items())
-    assert not policy.model.is_gradient_checkpointing
-    assert not any(layer.training for layer in policy.model.base_model.layers)
+    assert not any(layer.training or layer.gradient_checkpointing for layer in policy.model.base_model.layers)
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
 def test_padded_batches_learn_the_same_too(deep, monkeypatch):
     """Of architectures whose shortcut is not proven: their layers take no cache of the common prefix."""
     monkeypatch.setattr("coachrl.trainers.backends.torch.policy.use_shared_prefix_of", lambda folder, model: False)
