@@ -93,8 +93,9 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool, restarted: int) ->
     config = run.reconfigure(overrides, keep=False)  # a wrong setting is refused, also where no step is left
     if _is_finished(run):
         if not dry_run:
+            kept = run.config().train  # as it was: no setting is changed any more
             with run.locked("training"):  # it may have been killed after its last step, and before it had cleared up
-                run.tidy_checkpoints(config.train.keep_checkpoints, config.train.keep_best)
+                run.tidy_checkpoints(kept.keep_checkpoints, kept.keep_best)
                 for left in run.folder.glob("replies*.jsonl"):
                     left.unlink()
             _finish(run)

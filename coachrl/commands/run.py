@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ from coachrl.runs.beginning import (
     check_team,
     keep_settings,
     keep_tasks,
+    tasks_measured_on,
 )
 from coachrl.runs.chosen import BEST, LAST, checkpoint_kept
 from coachrl.runs.folder import LOCK, Run
@@ -70,7 +71,7 @@ from coachrl.trainers.rollout.kept_replies import KeptReplies
 from coachrl.trainers.rollout.rollout import RolloutContext, rollout
 from coachrl.trainers.rollout.tree import make_tree
 from coachrl.trainers.schedule import first_specs
-from coachrl.types import CoachScore, Episode, SamplingParams
+from coachrl.types import CoachScore, Episode, SamplingParams, Task
 
 log = logging.getLogger(__name__)
 
@@ -303,7 +304,7 @@ async def evaluate_run(
             if run is not None:
                 warn_where_changed(config, run, components)
                 if which == BEST:
-                    _warn_where_chosen_by(config, run)
+                    _warn_where_chosen_by(components.heldout_tasks, run)
             if swap_policies is not None:
                 components.pipeline.roles = with_swapped_policies(components.pipeline.roles, swap_policies)
             display.on_phase("held-out tasks", len(components.heldout_tasks) * config.eval.samples_per_task)
@@ -372,13 +373,13 @@ def warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -
         log.warning("%s: %s", run.folder, changed)
 
 
-def _warn_where_chosen_by(config: RunConfig, run: Run) -> None:
-    """Where the best checkpoint is measured with the tasks that it was chosen by."""
-    own = run.config()
-    if (config.tasks, config.seed) == (own.tasks, own.seed):
+def _warn_where_chosen_by(tasks: Sequence[Task], run: Run) -> None:
+    """Where the best checkpoint is measured with tasks that it was chosen by."""
+    if known := tasks_measured_on(run, tasks):
         log.warning(
-            "the best checkpoint was chosen by its success on these very tasks, so that this figure tends to be too "
-            "high: tasks that the run has not seen measure it fairly"
+            "the best checkpoint was chosen by its success on %s tasks, so that this figure tends to be too high: "
+            "tasks that the run has not seen measure it fairly",
+            "these very" if known == len(tasks) else f"{known:,} of these {len(tasks):,}",
         )
 
 

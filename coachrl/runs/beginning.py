@@ -21,6 +21,7 @@ from coachrl.text import counted, one_line
 from coachrl.types import Role, Task
 
 _SETTINGS, _FILE = "settings.json", "tasks.json"
+_TRAINING, _HELDOUT = "training", "held-out"
 _KNOWN_OTHERWISE = r"name|out|model|policies\..*\.(model|made_by)"
 _ADDRESSES = r".*\.api_base|pipeline\.options\.(host|port)"  # of servers, and of the machine that the run goes on with
 _MAY_DIFFER = re.compile("|".join([_KNOWN_OTHERWISE, _ADDRESSES, *map(re.escape, resumable_settings())]))
@@ -129,17 +130,32 @@ def changed_team(run: Run, team: Sequence[Role]) -> str:
 def changed_tasks(run: Run, train: Sequence[Task], heldout: Sequence[Task]) -> str:
     """How they differ from those that the run began with, in words, or why nobody can say; "" where they do not, or
     the run has kept none."""
-    path = run.folder / _FILE
-    if not path.exists():
+    if not (run.folder / _FILE).exists():
         return ""
+    now = _digests(train, heldout)
     try:
-        now, kept = _digests(train, heldout), read_json(path, _FILE, half_characters=True)
+        kept = _kept_tasks(run)
     except ConfigError as error:
         return str(error)
-    if not isinstance(kept, Mapping) or not all(isinstance(kept.get(name), Mapping) for name in now):
-        return f"{_FILE} does not hold the tasks of a run"
     found = [_change(name, kept[name], now[name]) for name in now if kept[name] != now[name]]
     return f"not the tasks that the run began with: {'; '.join(found)}" if found else ""
+
+
+def tasks_measured_on(run: Run, tasks: Sequence[Task]) -> int:
+    """How many of them are among the held-out tasks that the run began with; 0 where nobody can say."""
+    try:
+        kept = set(map(str, _kept_tasks(run)[_HELDOUT].values()))
+    except ConfigError:
+        return 0
+    return sum(_digest(task) in kept for task in tasks)
+
+
+def _kept_tasks(run: Run) -> dict[str, Mapping[str, str]]:
+    """What `keep_tasks` wrote. Raises ConfigError."""
+    kept = read_json(run.folder / _FILE, _FILE, half_characters=True)
+    if not isinstance(kept, Mapping) or not all(isinstance(kept.get(name), Mapping) for name in (_TRAINING, _HELDOUT)):
+        raise ConfigError(f"{_FILE} does not hold the tasks of a run")
+    return {name: kept[name] for name in (_TRAINING, _HELDOUT)}
 
 
 def _change(name: str, kept: Mapping[str, Any], now: Mapping[str, str]) -> str:
@@ -155,7 +171,7 @@ def _change(name: str, kept: Mapping[str, Any], now: Mapping[str, str]) -> str:
 
 def _digests(train: Sequence[Task], heldout: Sequence[Task]) -> dict[str, dict[str, str]]:
     return {
-        name: {task.id: _digest(task) for task in tasks} for name, tasks in (("training", train), ("held-out", heldout))
+        name: {task.id: _digest(task) for task in tasks} for name, tasks in ((_TRAINING, train), (_HELDOUT, heldout))
     }
 
 

@@ -20,6 +20,11 @@ from coachrl.text import counted, one_line
 from coachrl.types import Role
 
 CARD = "README.md"
+_CHOSEN = (
+    "",
+    "Where this checkpoint was chosen as the best of several evaluations, its figure tends to be too high: tasks that "
+    "the run has not seen measure it fairly.",
+)
 
 
 def write_cards(
@@ -76,6 +81,7 @@ def model_card(
         f"| coachrl | {__version__} |",
         "",
         *_measured(step, metrics),
+        *(_CHOSEN if config.train.keep_best else ()),
     ]
     return f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n" + "\n".join(lines) + "\n"
 

@@ -12,7 +12,7 @@ from command_line import coachrl
 from coachrl.config import RunConfig
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
-from coachrl.runs.model_card import write_cards
+from coachrl.runs.model_card import model_card, write_cards
 from coachrl.types import Role
 
 ROLES = (Role("solver", "solver", description="Solves."), Role("checker", "checker"))
@@ -108,6 +108,16 @@ def test_a_folder_holds_models_and_cards_and_nothing_for_resuming(run):
     assert yaml.safe_load(header)["base_model"] == "someone/small"
     assert "**solver**: Solves." in text and "| 0 | 0.250 | 8 |" in text and "| 2 | 0.500 | 8 |" in text
     assert "coach `rules`" in text and "reinforce_pp" in text and "checker" not in text
+    assert "too high" not in text
+
+
+def test_the_card_of_a_run_that_keeps_its_best_says_what_its_figure_is_worth(run):
+    config = run.config(["train.keep_best=true", "eval.every=1"])
+    card = model_card("solver", 2, config, "coach `rules`", ROLES, METRICS)
+    assert card.endswith(
+        "| 2 | 0.500 | 8 |\n\nWhere this checkpoint was chosen as the best of several evaluations, its "
+        "figure tends to be too high: tasks that the run has not seen measure it fairly.\n"
+    )
 
 
 def test_a_push_puts_each_model_into_a_private_repository(run, hub):

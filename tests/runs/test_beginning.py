@@ -20,6 +20,7 @@ from coachrl.runs.beginning import (
     check_team,
     keep_settings,
     keep_tasks,
+    tasks_measured_on,
 )
 from coachrl.runs.folder import Run
 from coachrl.tasks.math.problems import MathTruth
@@ -40,6 +41,16 @@ def run(tmp_path):
 def test_the_same_tasks_in_any_order_are_the_same(run):
     assert changed_tasks(run, TRAIN[::-1], HELDOUT) == ""
     check_tasks(run, TRAIN, HELDOUT)
+
+
+def test_held_out_tasks_are_known_again_whatever_they_are_called(run):
+    again, other = replace(HELDOUT[0], id="x"), replace(HELDOUT[0], prompt="What is 6 + 2?")
+    assert tasks_measured_on(run, [again, other, TRAIN[0]]) == 1
+    for damaged in ("[]", "{", '{"training": {}, "held-out": {"h-0": []}}'):
+        (run.folder / "tasks.json").write_text(damaged)
+        assert tasks_measured_on(run, HELDOUT) == 0
+    (run.folder / "tasks.json").unlink()
+    assert tasks_measured_on(run, HELDOUT) == 0
 
 
 def test_what_changed_is_named_by_set_and_kind(run):

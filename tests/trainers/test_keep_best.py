@@ -152,6 +152,9 @@ def test_a_trained_team_is_measured_and_exported_as_it_was_at_its_best(one_layer
     assert "Best held-out success 0.00" in done.stdout and "--checkpoint best" in done.stdout
     run = Run.open(tmp_path / "runs" / "one")
     assert names(run) == ["step-000001", "step-000003"]
+    again = coachrl("train", "--resume", "runs/one", "train.keep_best=false", cwd=tmp_path)
+    assert "there is nothing to resume" in again.stdout
+    assert names(run) == ["step-000001", "step-000003"], "a run that is done stays as it is"
 
     for which, step in (("best", 1), ("last", 3)):
         arguments = ["--format", "hub", "--out", which, "--checkpoint", which]
