@@ -120,6 +120,17 @@ def test_what_is_taken_out_is_what_a_regression_on_cells_and_controls_explains()
     assert taken_out(values, cells) == pytest.approx(values - np.array([7 / 3] * 3 + [6.0] * 4))
 
 
+def test_what_controls_that_repeat_each_other_explain_is_taken_out_whole():
+    """Each role has one policy, so that the roles' columns say the policies' again: nothing is left of what they make,
+    where a pseudo-inverse that takes rounding for a direction leaves some."""
+    rng = np.random.default_rng(73)
+    role, coach, result = (rng.integers(0, 3, 300) for _ in range(3))
+    cells = rng.integers(0, 6, 300) * 3 + role
+    of_coach, of_policy = coach * 9 + role * 3 + result, role * 3 + result
+    controls = np.column_stack([codes == code for codes in (of_coach, of_policy) for code in np.unique(codes)[1:]])
+    assert taken_out((coach == role).astype(float), cells, controls.astype(float)) == pytest.approx(0.0, abs=1e-6)
+
+
 def test_calibration_of_five_episodes():
     """Successes scored 8 and 10, failures 2, 8 and 5: of six pairs five are in order and one is tied."""
     rows = [("x", 2.0, 0.0), ("x", 8.0, 1.0), ("y", 8.0, 0.0), ("z", 10.0, 1.0), ("z", 5.0, 0.0)]
@@ -251,6 +262,12 @@ def test_a_coachs_own_family_is_paid_what_is_left_beside_coach_and_policy():
     frame["policy"] = pd.Categorical([row["policy"] for row in rows])
     [effect] = self_preference(frame).effects
     assert effect.estimate.value == pytest.approx(2.0)
+
+
+def test_families_are_told_in_their_own_order_and_not_in_that_of_their_models():
+    frame = table({"coach": "Qwen/Qwen2.5-7B"}, {"coach": "openai/gpt-4o", "rater": "other"})
+    found = self_preference(frame.assign(policy=pd.Categorical(["claude-3"] * 2)))
+    assert found.unmeasured.startswith("coaches are of gpt, qwen, policies of claude")
 
 
 def test_a_rise_that_the_outcome_explains_is_no_leniency():

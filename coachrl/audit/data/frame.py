@@ -138,7 +138,7 @@ def category(codes: NDArray[np.integer], names: Sequence[str]) -> pd.Categorical
 
 def ended_well(states: pd.Series) -> NDArray[np.bool_]:
     """Whether code ran without an error, by the column `state`."""
-    return states.str.startswith("ok").to_numpy(bool)
+    return states.str.startswith("ok", na=False).to_numpy(bool)
 
 
 def plain_name(coach: str) -> str:

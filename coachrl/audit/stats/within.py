@@ -45,7 +45,7 @@ def taken_out(values_N: Floats, cells_N: Ints, controls_NK: Floats | None = None
     if controls_NK is None or controls_NK.shape[1] == 0:
         return inside_N
     controls_NK = np.column_stack([_inside(column, cells_N) for column in controls_NK.T])
-    weights_K = np.linalg.pinv(controls_NK.T @ controls_NK, hermitian=True) @ (controls_NK.T @ inside_N)
+    weights_K = np.linalg.pinv(controls_NK.T @ controls_NK, rcond=_NOTHING, hermitian=True) @ (controls_NK.T @ inside_N)
     return np.asarray(inside_N - controls_NK @ weights_K)
 
 

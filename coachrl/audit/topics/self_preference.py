@@ -62,4 +62,4 @@ def self_preference(rows: pd.DataFrame) -> TopicFinding:
 
 
 def _families(models: pd.Series) -> pd.Series:
-    return models.map(lambda model: family(str(model))).astype("category")
+    return models.map(lambda model: family(str(model))).astype(str).astype("category")
