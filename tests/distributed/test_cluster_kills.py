@@ -156,7 +156,7 @@ async def test_a_run_whose_trainer_dies_in_an_update_goes_on_by_itself_to_the_fi
 ):
     alone = json.dumps({**ENGINE_ARGS, "max_num_seqs": 1})  # what runs beside a request changes its rounding
     two_ranks = ["openrlhf.gpus=2", "train.steps=2", "openrlhf.prefix_caching=false", f"openrlhf.engine_args={alone}"]
-    settings = [*settings_of(model, judge), *two_ranks]
+    settings = [*settings_of(model, judge), *two_ranks, "train.lr_schedule=cosine"]
     for name, kill_at in [("whole", None), ("disturbed", (UPDATE, 2, 0.3))]:
         code = await driver.run(cluster, "train", *settings, f"name={name}", kill_at=kill_at, kill="trainer")
         assert code == 0, driver.output.read_text()
@@ -165,6 +165,7 @@ async def test_a_run_whose_trainer_dies_in_an_update_goes_on_by_itself_to_the_fi
     assert len(restarts) == 1 and "trainer 1 of policy team died" in restarts[0], restarts
     assert restarts[0].endswith("from step-000001")
     assert figures(disturbed) == figures(whole)
+    assert [line["train/learning_rate/team"] for line in whole.metrics()[1:]] == pytest.approx([1e-3, 5e-4])
 
 
 @needs_sandbox

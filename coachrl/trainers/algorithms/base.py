@@ -64,7 +64,7 @@ class Algorithm(ABC):
     """The section of the configuration that holds its own keys."""
     loss: ClassVar[Loss] = "ppo"
     """What the backend minimizes: PPO's clipped ratio ("ppo"), or without a ratio the log-likelihood times the
-    advantage, negated ("policy_gradient", as in MAGRPO). `train.loss_aggregation` says of what it is the mean."""
+    advantage, negated ("policy_gradient", as in MAGRPO). Tokens are averaged by `train.loss_aggregation`."""
     scheme: ClassVar[Scheme] = "parallel"
     """How episodes must be sampled (`sampling.scheme`): "tree" where it compares candidates of one state."""
     min_group_size: ClassVar[int] = 1

@@ -59,8 +59,8 @@ def openrlhf_arguments(config: RunConfig, placed: PolicyPlacement) -> Tree:
 
 
 def _actor(config: RunConfig, world: int) -> Tree:
-    """Optimizer, schedule and loss. The rate and the mean of each step are those of `train_policy`: nothing here
-    reads the schedule, the clip or how losses are averaged."""
+    """Optimizer, schedule and loss. OpenRLHF asks for a schedule, a clip and how losses are averaged, all of which
+    `train_policy` does by itself."""
     return Tree(
         num_nodes=1,
         num_gpus_per_node=world,
