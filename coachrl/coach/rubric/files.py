@@ -171,15 +171,25 @@ def _is_called_missing(name: str, text: str) -> bool:
 
 def _unfit_outputs(request: CoachRequest) -> list[Rule]:
     """The agent that saves features on which no model can be fitted, or a model that cannot predict, pays, and not the
-    one that crashes on them. So does one that has written another's features anew."""
-    execution = request.action.execution
-    own = {*request.role.required_files, *(execution.files_written if execution is not None else ())}
-    faults = [fault for fault in read_faults(request.action.result) if fault.file in own]
+    one that crashes on them. So does one that spoils another's features, where somebody is still to use them."""
+    own = set(request.role.required_files)
+    faults = [fault for fault in read_faults(request.action.result) if fault.file in own or _spoilt(fault, request)]
     if not faults:
         return []
     no_model = any(fault.category == NO_MODEL for fault in faults)
     at_most = FILE_CAPS.of_situation("nothing_saved" if no_model else "unfit_files")
     return [Cap(at_most, f"saved what cannot be used as it is: {'; '.join(map(str, faults))}")]
+
+
+def _spoilt(fault: FileFault, request: CoachRequest) -> bool:
+    """Whether the agent has made this fault of another's features: when they were last looked at, it was not there. Of
+    those that nobody has looked at, it answers for what it wrote itself."""
+    execution, before = request.action.execution, _last_looks(request).get(False)
+    if request.is_last_role or execution is None:
+        return False
+    if before is None:
+        return fault.file in execution.files_written
+    return (fault.file, fault.category) not in {(known.file, known.category) for known in read_faults(before)}
 
 
 def _others_outputs(request: CoachRequest) -> list[Rule]:
@@ -272,22 +282,22 @@ def _blamed_faults(request: CoachRequest) -> list[FileFault]:
     execution = request.action.execution
     if execution is None or ran(execution):
         return []
-    last: dict[bool, str] = {}  # whether it is a look at a model -> what it said
-    for action in request.previous:
-        if action.role != request.role.name:
-            last |= _looks(action.result)
-    faults = [fault for said in last.values() for fault in read_faults(said)]
+    faults = [fault for said in _last_looks(request).values() for fault in read_faults(said)]
     # The exception and what it says, which may take several lines, without the code above it.
     starts = [match.start() for match in _EXCEPTION.finditer(execution.stderr)]
     message = execution.stderr[starts[-1] :] if starts else ""
     return [fault for fault in faults if fault.file in request.role.needed_files and fault.explains(message)]
 
 
-def _looks(said: str) -> dict[bool, str]:
-    """What is said of a model (True) and of features (False), where they were looked at."""
-    lines = said.splitlines()
-    by_kind = {kind: [line for line in lines if line.startswith(MODEL) is kind] for kind in (True, False)}
-    return {kind: "\n".join(found) for kind, found in by_kind.items() if found}
+def _last_looks(request: CoachRequest) -> dict[bool, str]:
+    """What was said of a model (True) and of features (False) when other agents last left them to be looked at."""
+    last: dict[bool, str] = {}
+    for action in request.previous:
+        if action.role != request.role.name:
+            lines = action.result.splitlines()
+            by_kind = {kind: [line for line in lines if line.startswith(MODEL) is kind] for kind in (True, False)}
+            last |= {kind: "\n".join(found) for kind, found in by_kind.items() if found}
+    return last
 
 
 def _reported_by_code(request: CoachRequest) -> bool:

@@ -13,7 +13,7 @@ cap. Six rubrics, by what the role is:
     0-1         no code
     caps: 3 for ending the part without a file that a later agent needs (or the final deliverable), unless its own
     inputs were missing or unfit, and for a model.pkl in which nothing predicts; 4 for features that hold text or gaps,
-    or whose rows or columns differ, also for those of another agent that it wrote anew, for a model on
+    or whose rows or columns differ, also for another agent's that it spoiled, for a model on
     which nothing was fitted, and for saving what a later agent owes; 2 for saying that a file is missing which is
     there, and saving nothing; 1 for the same failing code again; for the last agent its outcome: failed submission 3,
     ROC-AUC (or accuracy) >= 0.85: 9, >= 0.75: 8, >= 0.65: 6, >= 0.55: 4, else 3;

@@ -93,11 +93,11 @@ class CodeEnvironment(Environment):
         name = self.truth.entry_point
         shown = arguments_in(self.examples, name)
         programs = (reference, off_by_one(reference, name), off_by_one(reference, name, shown))
-        by_program = [(await self._run(program, tests, workspace)).passed for program in programs]
-        verdicts = list(zip(*by_program, strict=True))
+        passed = {program: (await self._run(program, tests, workspace)).passed for program in dict.fromkeys(programs)}
+        verdicts = list(zip(*(passed[program] for program in programs), strict=True))
         counted = sum(verdict != (True, False, True) for verdict in verdicts)
         noticing = sum(verdict == (True, False, False) for verdict in verdicts)
-        return sum(by_program[0]) / len(verdicts), noticing / max(1, counted)
+        return sum(passed[reference]) / len(verdicts), noticing / max(1, counted)
 
     async def _run(self, program: str, suite: Suite, workspace: Workspace) -> SuiteResult:
         joined = join_code(self.truth, None, program)

@@ -18,18 +18,17 @@ def _off_by_one(function: Callable[..., Any], right_for: Sequence[_Arguments] = 
 
     def wrong(*arguments: Any, **named: Any) -> Any:
         nonlocal depth
-        if known and _by_name(function, arguments, named) in known:
-            return function(*arguments, **named)
+        stays_right = depth > 0 or (bool(known) and _by_name(function, arguments, named) in known)
         depth += 1
         try:
             value = function(*arguments, **named)
         except Exception:  # the boundary to a program: an error is a result too, and to be another one
-            if depth > 1:
+            if stays_right:
                 raise
             return None
         finally:
             depth -= 1
-        if depth:
+        if stays_right:
             return value
         if value is None:
             for argument in (*arguments, *named.values()):

@@ -130,7 +130,9 @@ def off_by_one(program: str, entry_point: str, right_for: Sequence[Arguments] = 
     """`program` with other results: numbers one more, lists one longer, no error where there was one. Calls with the
     arguments of `right_for`, which are literals, keep theirs."""
     source = files("coachrl.tasks.code").joinpath("off_by_one_program.py").read_text(encoding="utf-8")
-    changed = f"(lambda space: exec({source!r}, space) or space['_off_by_one'])({{}})({entry_point}, {right_for!r})"
+    changed = (
+        f"(lambda space: exec({source!r}, space) or space['_off_by_one'])({{}})({entry_point}, {list(right_for)!r})"
+    )
     return f"{program}\n\n{entry_point} = {changed}\n"  # no name is left by which tests could tell that it is this
 
 

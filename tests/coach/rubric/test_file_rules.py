@@ -341,6 +341,24 @@ def test_who_writes_anothers_features_anew_pays_for_what_is_wrong_with_them_and_
     assert "own bug" in scored(load, replace(left, result=worse), mended, model)[1], "it was no longer so"
 
 
+def test_who_writes_features_anew_pays_for_no_fault_that_was_there_and_for_what_no_longer_goes_with_them() -> None:
+    features = ("X_train.pkl", "y_train.pkl", "X_test.pkl")
+    unfit = "X_train.pkl: not numbers: origin, colour"
+    left = replace(coded("engineer", "save()", Execution("ok"), after=features), result=unfit)
+    wrote = Execution("ok", files_written=("X_train.pkl",))
+    anew = coded("modeler", "mend()", wrote, before=features, after=features, index=1)
+    pays = "saved what cannot be used as it is"
+    better = replace(anew, result="X_train.pkl: not numbers: origin")
+    assert pays not in scored(better, left)[1], "it mended one of two"
+    fewer = replace(anew, result=f"{unfit}\nX_test.pkl: columns: 9, and 3 in X_train.pkl")
+    given, why = scored(fewer, left)
+    assert given == FILE_CAPS.of_situation("unfit_files") and pays in why
+    completed = replace(anew, execution=Execution("ok", files_written=("y_train.pkl",)), result=unfit)
+    assert pays not in scored(completed, replace(left, files_after=features[::2], result=""))[1]
+    scaled = replace(anew, role="analyst", result="X_train.pkl: gaps: origin")
+    assert pays not in scored(scaled, left)[1], "nobody is to use them"
+
+
 def test_who_saves_a_model_that_only_its_own_program_can_load_pays_for_it_and_not_who_loads_it() -> None:
     features, needs = ("X_train.pkl", "y_train.pkl", "X_test.pkl"), "model.pkl: unreadable: it needs Mine"
     saved = coded("modeler", "model.fit(X, y)", Execution("ok"), before=features, after=(*features, "model.pkl"))

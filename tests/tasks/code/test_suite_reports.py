@@ -115,3 +115,11 @@ def test_calls_with_given_arguments_stay_right_however_they_are_given():
     assert [wrong(3, 3), wrong(2)] == [28, 5]
     assert _off_by_one(max, [((1, 2), {})])(1, 2) == 2, "a builtin may have no signature"
     assert _off_by_one(power, [((3,), {})])() is None
+
+
+def test_given_calls_that_call_the_function_again_stay_right():
+    def fibonacci(n):
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    fibonacci = _off_by_one(fibonacci, [((10,), {})])
+    assert (fibonacci(10), fibonacci(9)) == (55, 35)

@@ -302,6 +302,15 @@ def test_a_child_that_holds_much_of_what_it_computed_ends() -> None:
     assert (child.stdout, child.returncode) == ("ready\ntrue\n", 0)
 
 
+def test_a_child_is_not_charged_for_the_memory_of_who_starts_it() -> None:
+    program = (
+        "from coachrl.tasks.math.judge import MathJudge\n"
+        "held, judge = b'1' * 600_000_000, MathJudge()\n"
+        "judge.equal('1', '1')\nfirst = judge._child\njudge.equal('1', '1')\nassert judge._child is first\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.parametrize(
     ("by_the_clock", "work", "ended_by"),
     [
