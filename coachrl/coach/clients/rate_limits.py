@@ -165,9 +165,12 @@ class Pace:
         if len(self._odd) < _ODD:
             return False
         (begun, refused), *_, (last_begun, last_refused) = self._odd
-        self._chance = min(_MOST_CHANCE, (last_refused - refused) / (last_begun - begun))
-        self._credit = _CREDIT + 2 * self._chance * _CREDIT_CALLS
+        share = (last_refused - refused) / (last_begun - begun)
         self._odd.clear()
+        if share > 2 * _MOST_CHANCE:  # the provider is out
+            return False
+        self._chance = min(_MOST_CHANCE, share)
+        self._credit = _CREDIT + 2 * self._chance * _CREDIT_CALLS
         self._alone = 0
         self._ceiling_per_s = max(self.per_s, taken_per_s)  # what was lost since was lost for nothing
         self._regain_s = _QUICK_REGAIN_S

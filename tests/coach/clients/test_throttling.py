@@ -16,7 +16,7 @@ from cases import every
 from coachrl.coach.clients.base import ChatRequest, Provider, Reply
 from coachrl.coach.clients.budget import Budget
 from coachrl.coach.clients.ledger import Message
-from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, RateLimiter
+from coachrl.coach.clients.rate_limits import ConcurrencyLimiter, Pace, RateLimiter
 from coachrl.coach.clients.retrying import RetryingClient, SharedState
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError
@@ -264,3 +264,30 @@ def test_a_provider_that_takes_nothing_for_a_minute_is_soon_asked_as_before() ->
     lost = virtual_time.run(ask_for(provider, 32, 300.0))
     assert lost == 0
     assert provider.taken >= 0.7 * 10 * 240
+
+
+def test_a_provider_that_is_out_is_not_taken_for_one_that_refuses_by_chance() -> None:
+    """One refusal in four comes after that of the next call, as where the machine is busy."""
+    pace, quota, now_s = Pace(), fixed_window(10), 0.0
+
+    def begin() -> float:
+        nonlocal now_s
+        now_s += max(0.001, pace.wait_s(now_s))
+        pace.began(now_s, waited=True)
+        return now_s
+
+    def taken_until(end_s: float) -> int:
+        taken = 0
+        while now_s < end_s:
+            if quota(begin()):
+                pace.refused(now_s, now_s + 0.02, None)
+            else:
+                taken += 1
+        return taken
+
+    taken_until(60)
+    while now_s < 120:
+        for calls in (1, 1, 1, 2):
+            for began_s in reversed([begin() for _ in range(calls)]):
+                pace.refused(began_s, now_s + 0.05, None)
+    assert taken_until(240) >= 600
