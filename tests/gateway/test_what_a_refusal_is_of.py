@@ -8,8 +8,9 @@ import httpx
 import openai
 import pytest
 
+from coachrl.errors import AppFailed
 from coachrl.gateway.calls import BadRequest, HeldUp, NotGiven, UnknownModel
-from coachrl.gateway.refusals import came_of, may_have_written
+from coachrl.gateway.refusals import came_of, may_have_written, tells_of_time_out
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,18 @@ def test_an_error_that_holds_the_answer_says_what_is_in_it():
     failure.response = SimpleNamespace(text=json.dumps({"error": {"message": str(REFUSED)}}))
     assert came_of(failure, REFUSED)
     assert not came_of(failure, BadRequest("another"))
+
+
+@pytest.mark.parametrize(
+    ("error", "tells"),
+    [
+        (httpx.ReadTimeout("timed out"), True),
+        (openai.APITimeoutError(httpx.Request("POST", "http://localhost")), True),
+        (caused(ValueError("no plan"), TimeoutError()), True),
+        (AppFailed("python ended with exit code 1: httpx.ReadTimeout: timed out"), True),
+        (ValueError("no plan"), False),
+        (httpx.ReadError("reset"), False),
+    ],
+)
+def test_an_app_that_waited_no_longer_says_so_by_the_name_of_its_error(error, tells):
+    assert tells_of_time_out(error) is tells
