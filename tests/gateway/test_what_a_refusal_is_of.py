@@ -45,6 +45,10 @@ def test_of_a_name_the_words_that_are_no_roles_count_for_themselves(name, parts)
     assert UnknownModel(name, ("planner", "coder")).written == parts
 
 
+def test_a_name_with_a_blank_too_many_is_told_with_it():
+    assert str(UnknownModel("coder ", ("coder",))).startswith("there is no model 'coder '; ")
+
+
 REFUSED = NotGiven("response_format: this is not supported here; leave it out", "response_format")
 
 
