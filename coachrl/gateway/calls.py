@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from coachrl.errors import CoachrlError
-from coachrl.text import one_line
+from coachrl.text import brief
 
 StopReason = Literal["stop", "length", "tool_calls", "content_filter"]  # the last of a provider's model alone
 ToolChoice = Literal["auto", "none", "required"]
@@ -169,7 +169,7 @@ class UnknownModel(CallError, status=404, code="model_not_found"):
     is_apps = True
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        said = f"there is no model {one_line(name)!r}; the models are the roles {', '.join(known)}"
+        said = f"there is no model {brief(name)}; the models are the roles {', '.join(known)}"
         super().__init__(said, "model", parts_of_name(name, known))
 
 

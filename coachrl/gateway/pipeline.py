@@ -32,7 +32,7 @@ from coachrl.gateway.episode_tokens import SharedServer, check_packages
 from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.gateway.grading import graded
 from coachrl.gateway.played_episode import PlayedEpisode
-from coachrl.gateway.refusals import came_of
+from coachrl.gateway.refusals import came_of, tells_of_time_out
 from coachrl.pipelines.base import Pipeline, PipelineOptions, Team
 from coachrl.prompts import parse_prompt
 from coachrl.sandbox.base import Workspace
@@ -189,6 +189,8 @@ class Gateway(Pipeline):
                 if ended.done():
                     return ended.result()
         except AppFailed as error:
+            if tells_of_time_out(error):
+                await episode.seen_gone()
             raise self._blamed(error, episode) from error
         finally:
             await _ended(playing)

@@ -34,6 +34,8 @@ from coachrl.types import Action, FinishReason, Role, ToolCall, Usage
 log = logging.getLogger(__name__)
 
 OVER = "this episode is over: its app has ended"
+_NEWS_S = 1.0
+"""How long the news may take that a client is gone, whose own error is here already."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,11 @@ class PlayedEpisode:
             if quiet_s >= idle_timeout_s:
                 raise AppBroken(f"it made no call and came to no end for {idle_timeout_s:g} s")
             await asyncio.sleep(idle_timeout_s - quiet_s)
+
+    async def seen_gone(self) -> None:
+        """Returns once it is known of which calls under way the client is gone, or the news of that would be here."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=_NEWS_S)
 
     async def close(self) -> None:
         """Give up calls under way; what waits for results goes to the coach without."""

@@ -37,6 +37,11 @@ def came_of(failure: BaseException, refusal: CallError) -> bool:
     return any(_is_of(error, refusal) for error in _causes(failure))
 
 
+def tells_of_time_out(failure: BaseException) -> bool:
+    """Whether an app may have failed since it waited no longer for a reply, by the names of its errors."""
+    return any("timeout" in _letters(f"{type(error).__name__}: {said(error)}") for error in _causes(failure))
+
+
 def _causes(error: BaseException) -> Iterator[BaseException]:
     waiting, seen = [error], set[int]()
     while waiting and len(seen) < _MOST_CAUSES:

@@ -309,6 +309,43 @@ async def test_an_app_that_fails_since_it_did_not_wait_is_no_fault_of_its_agents
     assert "APITimeoutError" in episode.infra_error and episode.infra_error.startswith("app: ")
 
 
+class SlowToGiveUp(SlowPolicy):
+    """As an engine that is in the midst of a step when it is told to end."""
+
+    async def generate(self, policy, prompt_ids, sampling):
+        try:
+            return await super().generate(policy, prompt_ids, sampling)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.2)
+            raise
+
+
+def is_answered_gives_up_and_fails(task, endpoint):
+    ask(endpoint.openai(), "x")
+    gives_up_and_fails(task, endpoint)
+
+
+async def test_that_an_app_did_not_wait_is_seen_also_where_its_error_is_there_before_the_news_of_it():
+    [episode] = await play(gateway("is_answered_gives_up_and_fails"), SlowToGiveUp(lambda call: "fine"))
+    assert episode.infra_error.endswith("(after a call that it did not wait for)")
+
+
+def asks_beside(endpoint):
+    with contextlib.suppress(openai.APIError):
+        ask(endpoint.openai(), "wait")
+
+
+def fails_on_a_time_out_of_its_own(task, endpoint):
+    threading.Thread(target=asks_beside, args=(endpoint,), daemon=True).start()
+    raise TimeoutError(ask(endpoint.openai(), "x"))
+
+
+async def test_a_time_out_of_something_else_is_no_call_that_an_app_did_not_wait_for():
+    policy = SlowPolicy(lambda call: "fine")
+    [episode] = await play(gateway("fails_on_a_time_out_of_its_own"), policy)
+    assert episode.infra_error is None and "raised TimeoutError: fine" in episode.outcome.reason
+
+
 def gives_up_copes_and_fails(task, endpoint):
     with contextlib.suppress(openai.APITimeoutError):
         ask(endpoint.openai().with_options(timeout=0.5, max_retries=0), "wait")

@@ -8,8 +8,9 @@ import httpx
 import openai
 import pytest
 
+from coachrl.errors import AppFailed
 from coachrl.gateway.calls import BadRequest, HeldUp, NotGiven, UnknownModel
-from coachrl.gateway.refusals import came_of, may_have_written
+from coachrl.gateway.refusals import came_of, may_have_written, tells_of_time_out
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,10 @@ def test_parts_are_found_in_replies_whatever_their_case_and_signs(replies, parts
 )
 def test_of_a_name_the_words_that_are_no_roles_count_for_themselves(name, parts):
     assert UnknownModel(name, ("planner", "coder")).written == parts
+
+
+def test_a_name_with_a_blank_too_many_is_told_with_it():
+    assert str(UnknownModel("coder ", ("coder",))).startswith("there is no model 'coder '; ")
 
 
 REFUSED = NotGiven("response_format: this is not supported here; leave it out", "response_format")
@@ -91,3 +96,18 @@ def test_an_error_that_holds_the_answer_says_what_is_in_it():
     failure.response = SimpleNamespace(text=json.dumps({"error": {"message": str(REFUSED)}}))
     assert came_of(failure, REFUSED)
     assert not came_of(failure, BadRequest("another"))
+
+
+@pytest.mark.parametrize(
+    ("error", "tells"),
+    [
+        (httpx.ReadTimeout("timed out"), True),
+        (openai.APITimeoutError(httpx.Request("POST", "http://localhost")), True),
+        (caused(ValueError("no plan"), TimeoutError()), True),
+        (AppFailed("python ended with exit code 1: httpx.ReadTimeout: timed out"), True),
+        (ValueError("no plan"), False),
+        (httpx.ReadError("reset"), False),
+    ],
+)
+def test_an_app_that_waited_no_longer_says_so_by_the_name_of_its_error(error, tells):
+    assert tells_of_time_out(error) is tells
