@@ -145,10 +145,14 @@ class NotGiven(BadRequest):
 
 def parts_of_name(name: str, known: Sequence[str]) -> list[str]:
     """A name, and each of its words that none of the known ones has, or all where they have all of them: an app may
-    have made it of what an agent said."""
+    have made it of what an agent said. Of a name like no known one (gpt-4o), single letters and digits do not count:
+    they stand in many a reply by chance."""
     words = _WORDS_OF_NAME.findall(name)
     ours = {word.casefold() for one in known for word in _WORDS_OF_NAME.findall(one)}
-    return [name, *([word for word in words if word.casefold() not in ours] or words)]
+    foreign = [word for word in words if word.casefold() not in ours]
+    if len(foreign) == len(words):
+        return [name, *(word for word in words if len(word) > 1)]
+    return [name, *(foreign or words)]
 
 
 class RequestTooLarge(CallError, status=413, code="request_too_large"):

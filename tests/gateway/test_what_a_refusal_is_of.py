@@ -38,6 +38,8 @@ def test_parts_are_found_in_replies_whatever_their_case_and_signs(replies, parts
         ("planner-math", ["planner-math", "math"]),
         ("planner-coder", ["planner-coder", "planner", "coder"]),
         ("PlannerMath2", ["PlannerMath2", "Math", "2"]),
+        ("gpt-4o", ["gpt-4o", "gpt"]),
+        ("4", ["4"]),
         ("HTTPServer", ["HTTPServer", "HTTPS", "erver"]),
     ],
 )
