@@ -166,7 +166,7 @@ def test_weights_that_others_took_the_place_of_under_adapters_are_noticed_and_mo
     coachrl.evaluate(run)
     assert "not the initial models that the run began with: policies.proposer.model" in caplog.text
     caplog.clear()
-    with _loaded(run, run.config(), print):
+    with _loaded(run, run.config(), "last", print):
         assert "not the initial models that the run began with: policies.proposer.model" in caplog.text
     shutil.rmtree(model)
     shutil.copytree(small.model, "elsewhere/other name", dirs_exist_ok=True)
