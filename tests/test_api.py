@@ -161,6 +161,7 @@ def test_a_wrong_call_is_one_line(call, message, tmp_path, monkeypatch):
         (lambda run: coachrl.audit([run]), r"a run is named by its folder, as 'runs/latest', and not by \["),
         (lambda run: coachrl.train(resume=3), "a run is named by its folder, .* not by 3"),
         (lambda run: coachrl.Run.open(None), "a run is named by its folder, .* not by None"),
+        (lambda run: coachrl.Run("runs/latest"), r"a saved run is opened by Run\.open\('runs/latest'\)"),
     ],
 )
 def test_an_argument_of_another_kind_is_one_line(run, call, message):

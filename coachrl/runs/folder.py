@@ -53,6 +53,8 @@ class Run:
     """One run's folder. Every write is whole: a line is appended in one call, a file is written aside and renamed."""
 
     def __init__(self, folder: Path) -> None:
+        if isinstance(folder, str):
+            raise ConfigError(f"a saved run is opened by Run.open({brief(folder)}), which looks whether it is one")
         self.folder = folder
         self._latest_before: Path | None = None
         self._made_for_it: list[Path] = []

@@ -1,5 +1,7 @@
 """What a run is put together of, and what is worked out of it before anything starts."""
 
+from pathlib import Path
+
 import pytest
 
 from coachrl.commands.build import _make_sandbox, needs_sandbox, policies_of
@@ -183,4 +185,4 @@ def test_an_action_is_found_by_its_number_from_one_or_by_its_id(tmp_path):
 )
 def test_what_is_left_to_be_explained_is_what_the_nearest_later_action_left(residuals, place, left):
     scored = played("e", *residuals)
-    assert _residual_after(SavedAction(Run("x"), scored, scored.episode.actions[place])) == left
+    assert _residual_after(SavedAction(Run(Path("x")), scored, scored.episode.actions[place])) == left
