@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""By position and by name."""
 _UNREAD = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 
 
@@ -24,15 +22,19 @@ def examples_in(prompt: str) -> dict[str, Any]:
     return found
 
 
-def arguments_in(examples: Iterable[str], name: str) -> list[Arguments]:
-    """The arguments of those of the examples' calls that are calls of `name` alone, and write them out."""
+def arguments_in(examples: Iterable[str], name: str) -> list[str]:
+    """Of those of the examples' calls that are calls of `name` alone, and write their arguments out: these, as the
+    source of a pair (by position, by name)."""
     found = []
     for example in examples:
         match ast.parse(example, mode="eval").body:
             case ast.Call(func=ast.Name(id=called), args=args, keywords=keywords) if called == name:
+                names: list[ast.expr | None] = [ast.Constant(word.arg) if word.arg else None for word in keywords]
+                given = ast.Tuple([ast.Tuple(args), ast.Dict(names, [word.value for word in keywords])])
                 with contextlib.suppress(*_UNREAD):
-                    named = {str(word.arg): ast.literal_eval(word.value) for word in keywords}
-                    found.append((tuple(map(ast.literal_eval, args)), named))
+                    for value in (*args, *(word.value for word in keywords)):
+                        ast.literal_eval(value)
+                    found.append(ast.unparse(given))
     return found
 
 

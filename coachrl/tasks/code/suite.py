@@ -28,7 +28,6 @@ from importlib.resources import files
 
 from coachrl.errors import SandboxError
 from coachrl.sandbox.base import WITHOUT_WORKSPACE, Workspace
-from coachrl.tasks.code.examples import Arguments
 from coachrl.text import clip_middle
 from coachrl.types import ExecutionState
 
@@ -126,13 +125,12 @@ def parse_suite(source: str) -> Suite:
     return suite
 
 
-def off_by_one(program: str, entry_point: str, right_for: Sequence[Arguments] = ()) -> str:
+def off_by_one(program: str, entry_point: str, right_for: Sequence[str] = ()) -> str:
     """`program` with other results: numbers one more, lists one longer, no error where there was one. Calls with the
-    arguments of `right_for`, which are literals, keep theirs."""
+    arguments of `right_for`, as `arguments_in` gives them, keep theirs."""
     source = files("coachrl.tasks.code").joinpath("off_by_one_program.py").read_text(encoding="utf-8")
-    changed = (
-        f"(lambda space: exec({source!r}, space) or space['_off_by_one'])({{}})({entry_point}, {list(right_for)!r})"
-    )
+    known = f"[{', '.join(right_for)}]"
+    changed = f"(lambda space: exec({source!r}, space) or space['_off_by_one'])({{}})({entry_point}, {known})"
     return f"{program}\n\n{entry_point} = {changed}\n"  # no name is left by which tests could tell that it is this
 
 

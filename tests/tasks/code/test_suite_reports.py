@@ -2,8 +2,9 @@
 
 import pytest
 
+from coachrl.tasks.code.examples import arguments_in
 from coachrl.tasks.code.off_by_one_program import _off_by_one
-from coachrl.tasks.code.suite import _MAX_ENTERED, _read, parse_suite
+from coachrl.tasks.code.suite import _MAX_ENTERED, _read, off_by_one, parse_suite
 
 SUITE = parse_suite("assert f(1) == 1\nassert f(2) == 4\nassert f(3) == 9\n")
 
@@ -123,3 +124,26 @@ def test_given_calls_that_call_the_function_again_stay_right():
 
     fibonacci = _off_by_one(fibonacci, [((10,), {})])
     assert (fibonacci(10), fibonacci(9)) == (55, 35)
+
+
+@pytest.mark.parametrize(
+    ("example", "others", "right"),
+    [
+        ("same(1e999)", "1e308", "1e999"),
+        ("same(value=-1)", "value=1", "-1"),
+        ("same(**{'value': {1, 2}})", "{1}", "{2, 1}"),
+        ("same()", "value=1", ""),
+        ("same('\"\\n')", "'\"'", "value='\"\\n'"),
+    ],
+)
+def test_examples_stay_right_however_they_are_written(example, others, right):
+    space = {}
+    program = "def same(value=0):\n    return value\nplain = same\n"
+    exec(off_by_one(program, "same", arguments_in([example], "same")), space)
+    assert eval(f"same({right}) == plain({right})", space)
+    assert eval(f"same({others}) != plain({others})", space)
+
+
+@pytest.mark.parametrize("example", ["same(0x" + "f" * 5000 + ")", "same(other)", "same(*[1])", "len(same(1))"])
+def test_examples_that_do_not_write_their_arguments_out_are_left_out(example):
+    assert arguments_in([example], "same") == []
