@@ -328,15 +328,20 @@ async def evaluate_run(
             speed = speed_metrics(episodes, time.monotonic() - began, drawn)
     metrics = {**evaluation_metrics(components.heldout_tasks, episodes), **speed}
     if episodes_file is not None:
-        try:
-            write_aside(episodes_file, "".join(episode_line(episode, {}) for episode in episodes))
-        except OSError as error:
-            unwritten = ConfigError(f"--episodes {episodes_file} cannot be written: {error.strerror}")
-            unwritten.add_note(f"what was measured: {json_line(metrics).strip()}")  # it may have taken hours
-            raise unwritten from error
+        _write_played(episodes_file, episodes, metrics)
         with suppress(OSError):
             replies.put_aside()()
     return metrics
+
+
+def _write_played(file: Path, episodes: Sequence[Episode], metrics: Mapping[str, Any]) -> None:
+    """A line for each episode. Raises ConfigError with a note that has the figures, which may have taken hours."""
+    try:
+        write_aside(file, "".join(episode_line(episode, {}) for episode in episodes))
+    except OSError as error:
+        unwritten = ConfigError(f"--episodes {file} cannot be written: {error.strerror}")
+        unwritten.add_note(f"what was measured: {json_line(metrics).strip()}")
+        raise unwritten from error
 
 
 def _place_of_replies(config: RunConfig, episodes_file: Path | None) -> Path | None:
