@@ -11,7 +11,7 @@ import logging
 import pkgutil
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
@@ -229,6 +229,22 @@ def import_by_path(path: str, kind: str) -> Any:
         known = [each for each in vars(module) if not each.startswith("__")]
         raise ConfigError(f"{shown}: module '{module_name}' has no '{one_line(name)}'{nearest(name, known)}")
     return getattr(module, name)
+
+
+def import_function(
+    path: str, kind: str, arguments: Sequence[str], setting: str = "", may_be_async: bool = False
+) -> Callable[..., Any]:
+    """The function at an import path, which is called with so many arguments and returns its result.
+
+    kind: what messages call it, unless it has a `setting` of its own ("tasks.source"). Raises ConfigError where there
+    is none, it cannot be called so, it is a generator, or async and may not be."""
+    shown = f"{setting}={one_line(path)}" if setting else f"{kind} '{one_line(path)}'"
+    function = import_by_path(path, kind)
+    if not callable(function):
+        raise ConfigError(f"{shown} is no function: it must take ({', '.join(arguments)})")
+    (check_no_generator if may_be_async else check_plain)(function, shown)
+    check_takes(function, arguments, shown)
+    return cast(Callable[..., Any], function)
 
 
 def _imported(module_name: str, shown: str) -> ModuleType:

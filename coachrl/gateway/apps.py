@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from coachrl.config.choices import check_takes, import_by_path, is_own_doing
+from coachrl.config.choices import import_by_path, import_function, is_own_doing
 from coachrl.errors import AppFailed, ConfigError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
@@ -81,7 +81,7 @@ class FunctionApp:
     def __init__(self, path: str) -> None:
         """Raises ConfigError where there is no such function, or it does not take these two."""
         self._path = path
-        user_function(path, "app", ("task", "endpoint"))
+        import_function(path, "app", ("task", "endpoint"), may_be_async=True)
 
     async def play(self, task: Task, endpoint: Endpoint) -> Any:
         function = import_by_path(self._path, "app")
@@ -225,18 +225,6 @@ class _Tail:
             self._kept += part
             if len(self._kept) > 2 * self._most:
                 del self._kept[: -self._most - 1]
-
-
-def user_function(path: str, kind: str, arguments: Sequence[str]) -> Callable[..., Any]:
-    """The function at an import path. kind: what messages call it. Raises ConfigError where there is none, or it does
-    not take `arguments` in this order."""
-    function = import_by_path(path, kind)
-    if not callable(function):
-        raise ConfigError(f"{kind} '{one_line(path)}' is no function")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{kind} '{one_line(path)}' is a generator (it has a yield): it must return its result")
-    check_takes(function, arguments, f"{kind} '{one_line(path)}'")
-    return function
 
 
 async def called(function: Callable[..., Any], *arguments: Any, name: str) -> Any:

@@ -26,8 +26,9 @@ from pydantic import Field, field_validator, model_validator
 
 from coachrl.coach.clients.retrying import ChatClientFactory
 from coachrl.config import PipelineConfig
+from coachrl.config.choices import import_function
 from coachrl.errors import AppBroken, AppFailed, CoachrlError, ConfigError, ContextOverflow
-from coachrl.gateway.apps import App, CommandApp, Endpoint, FunctionApp, user_function
+from coachrl.gateway.apps import App, CommandApp, Endpoint, FunctionApp
 from coachrl.gateway.episode_tokens import SharedServer, check_packages
 from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.gateway.grading import graded
@@ -112,7 +113,7 @@ class Gateway(Pipeline):
         self._app: App = (
             FunctionApp(options.run) if options.run else CommandApp(options.command or "", options.pass_env)
         )
-        user_function(options.grade, "grader", ("task", "result"))
+        import_function(options.grade, "grader", ("task", "result"), may_be_async=True)
         self._providers = LiteLLMProviders(options.roles)
         self._providers.check()
         self.patience_s = options.patience_s

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coachrl.config import RunConfig
-from coachrl.config.choices import check_plain, check_takes, import_by_path, user_code
+from coachrl.config.choices import import_function, user_code
 from coachrl.config.tasks import ImportedTasks
-from coachrl.errors import ConfigError, TaskError
+from coachrl.errors import TaskError
 from coachrl.tasks.math.problems import MathTruth
 from coachrl.tasks.split import Sets, check_apart, divided, normalised, of_own_id
 from coachrl.text import brief, one_line, whole_characters
@@ -69,12 +69,7 @@ def _same_truth(one: Task, other: Task) -> bool:
 
 def find_loader(source: str) -> Callable[[RunConfig], Any]:
     """The function at the import path. Raises ConfigError where there is none."""
-    load: Callable[[RunConfig], Any] = import_by_path(source, "tasks")
-    if not callable(load):
-        raise ConfigError(f"tasks.source={source} is no function: it must take the run's configuration and give tasks")
-    check_plain(load, f"tasks.source={source}")
-    check_takes(load, ["config"], f"tasks.source={source}")
-    return load
+    return import_function(source, "tasks", ("config",), setting="tasks.source")
 
 
 def _checked(tasks: Any, name: str) -> list[Task]:

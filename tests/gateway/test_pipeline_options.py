@@ -51,7 +51,7 @@ async def yields_async(task, endpoint):
         ({"command": "x", "grade": "json:dumps2"}, "grader 'json:dumps2'"),
         ({"run": f"{__name__}:hangs", "pass_env": ["A"]}, "pass_env is for a command"),
         ({"command": "x", "roles": {"a/b": {}}}, "role 'a/b'"),
-        ({"run": f"{__name__}:yields"}, "app '.*:yields' is a generator .* it must return its result"),
+        ({"run": f"{__name__}:yields"}, "app '.*:yields' is a generator: it must .return. its result"),
         ({"run": f"{__name__}:yields_async"}, "app '.*:yields_async' is a generator"),
         ({"command": "x", "grade": f"{__name__}:yields"}, "grader '.*:yields' is a generator"),
     ],

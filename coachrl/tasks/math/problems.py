@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from coachrl.config.choices import check_plain, check_takes, import_by_path, user_code
+from coachrl.config.choices import import_function, user_code
 from coachrl.config.tasks import ProblemFields
-from coachrl.errors import ConfigError, TaskError
+from coachrl.errors import TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
 from coachrl.tasks.math.plain_numbers import (
     is_left_open,
@@ -169,12 +169,7 @@ def with_grader(tasks: Sequence[Task], path: str) -> list[Task]:
 
 def find_grader(path: str) -> Callable[[str, str], Any]:
     """The function of (answer, reference) at `path`. Raises ConfigError where there is none."""
-    found: Callable[[str, str], Any] = import_by_path(path, "grader")
-    if not callable(found):
-        raise ConfigError(f"grader '{one_line(path)}' is no function: it must take (answer, reference) and give a bool")
-    check_plain(found, f"grader '{one_line(path)}'")
-    check_takes(found, ["answer", "reference"], f"grader '{one_line(path)}'")
-    return found
+    return import_function(path, "grader", ("answer", "reference"))
 
 
 def _own_verdict(path: str, answer: str, reference: str) -> bool:
