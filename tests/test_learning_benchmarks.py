@@ -121,3 +121,21 @@ def test_the_quickstarts_runs_become_a_table_and_a_picture_and_are_not_run_again
         ("outcome", 1, 1),
     ]
     assert (tmp_path / "quickstart.png").stat().st_size > 0
+
+
+@pytest.mark.thorough
+def test_settings_of_the_update_stand_beside_the_shipped_run_of_their_seed_and_are_not_run_again(tmp_path):
+    small = ["model=tiny-random", "train.tasks_per_step=2", "tasks.heldout_count=3", "sandbox.kind=local-unsafe"]
+    size = ["--steps", "2", "--out", tmp_path]
+    shipped = [sys.executable, LEARNING / "quickstart.py", *small, *size, "--seeds", "1", "2", "--conditions", "coach"]
+    changed = [sys.executable, LEARNING / "update_settings.py", *small, *size, "--seeds", "1"]
+    two_epochs = [*changed, "--conditions", "two-epochs", "two-epochs-clip-higher"]
+    runs = [subprocess.run(command, capture_output=True, text=True, timeout=300) for command in (shipped, two_epochs)]
+    assert all(run.returncode == 0 for run in runs), [run.stdout + run.stderr for run in runs]
+    again = subprocess.run(two_epochs, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0 and "step   1" not in again.stdout
+    table = (tmp_path / "update_settings.md").read_text()
+    assert "| coach | 1 |" in table  # its second seed has nothing to stand beside
+    assert "| two-epochs minus coach | 1 |" in table and "| two-epochs-clip-higher minus two-epochs | 1 |" in table
+    results = json.loads((tmp_path / "update_settings.json").read_text())
+    assert [r["condition"] for r in results] == ["two-epochs", "two-epochs-clip-higher"]

@@ -47,13 +47,16 @@ def main() -> None:
             if (condition, seed, args.steps) not in kept:
                 settings = [f"seed={seed}", f"train.steps={args.steps}", *CONDITIONS[condition], *args.settings]
                 train("quickstart", folder, f"{condition}-{seed}", settings)
-                summarise(results, kept, sorted(folder.glob("*")))
+                runs = [path for path in sorted(folder.glob("*")) if not path.is_symlink()]
+                summarise(results, kept, runs)
 
 
 def summarise(path: Path, kept: dict[tuple[str, int, int], dict], runs: list[Path]) -> None:
     found = kept | {key(result): result for result in map(read_run, filter(finished, runs))}
     results = {c: [r for _, r in sorted(found.items()) if r["condition"] == c] for c in (SHIPPED, *CONDITIONS)}
     rows = ["| condition | seeds | before | after | gain [95 % interval] |", "|---|---|---|---|---|"]
+    seeds = {result["seed"] for condition in CONDITIONS for result in results[condition]}
+    results[SHIPPED] = [result for result in results[SHIPPED] if result["seed"] in seeds]
     rows += [table_row(condition, its) for condition, its in results.items() if its]
     rows += ["", *difference_table(results)]
     ours = [result for condition in CONDITIONS for result in results[condition]]
