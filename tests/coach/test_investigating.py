@@ -79,10 +79,13 @@ async def test_it_sees_what_its_program_finds_in_a_copy_of_the_workspace(
     assert len(calls) == 2 and "A,B" in calls[1]["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize("first", ["", "from __future__ import annotations\n"])
-async def test_its_programs_import_no_module_of_the_agents(tmp_path: Path, first: str) -> None:
+FUTURE = "from __future__ import annotations\n"
+
+
+@pytest.mark.parametrize(("first", "quoted"), [("", ""), (FUTURE, ""), (f'"""Looks."""\n{FUTURE}', ""), ("", FUTURE)])
+async def test_its_programs_import_no_module_of_the_agents(tmp_path: Path, first: str, quoted: str) -> None:
     forges = "open('csv.py', 'w').write('print(\"all is\" + \" well\")')"
-    look = f"```python\n{first}import csv\nprint('rows' + ' by', csv.__name__)\n```"
+    look = f"```python\n{first}import csv\nran = '''\n{quoted}'''\nprint('rows' + ' by', csv.__name__)\n```"
     _, asked = await scored([say(look), say(SEVEN)], request(forges, tmp_path, after=("train.csv", "csv.py")))
     assert "rows by csv" in asked[1].prompt and "all is well" not in asked[1].prompt
 

@@ -8,11 +8,12 @@ files that do not come out again are named. A reply that ends in a verdict is re
 
 from __future__ import annotations
 
+import ast
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from io import StringIO
 from time import monotonic
 from typing import Any
 
@@ -27,11 +28,11 @@ from coachrl.config.coach import ToolsConfig
 from coachrl.errors import CoachError, CoachUnavailable, SandboxError, SandboxUnavailable
 from coachrl.prompts import Prompt
 from coachrl.sandbox.base import WITHOUT_WORKSPACE, Sandbox, Workspace
+from coachrl.tasks.code.cooperation import parse_code
 from coachrl.text import extract_code
 from coachrl.types import CoachScore, Execution
 
 _LEAST_S = 0.1  # what a program is given where hardly any time is left
-_OF_THE_FUTURE = re.compile(r"^from __future__ import .*\n", re.MULTILINE)
 _FUNCTION = Function(
     name="run_python",
     description="Runs a Python program in a copy of the workspace and tells what it printed.",
@@ -181,8 +182,13 @@ class _WorkspaceCopy:
 
 def _apart(code: str) -> str:
     """`code`, which imports no module of the workspace: an agent's `csv.py` would tell the coach what it likes."""
-    place = max((found.end() for found in _OF_THE_FUTURE.finditer(code)), default=0)  # nothing may stand before them
-    return code[:place] + WITHOUT_WORKSPACE + code[place:]
+    tree = parse_code(code)
+    ends = [0]  # of the lines that nothing may stand before; text that reads like one is none
+    for node in tree.body if tree is not None else ():
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            ends.append(node.end_lineno or 0)
+    lines = StringIO(code, newline="").readlines()
+    return "".join([*lines[: ends[-1]], WITHOUT_WORKSPACE, *lines[ends[-1] :]])
 
 
 def _check_sound(execution: Execution) -> None:

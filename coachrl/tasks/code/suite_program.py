@@ -391,10 +391,12 @@ def _reports(
 
 def _run_suite(space: dict[str, Any], suite: str, candidate: Any, tools: Mapping[str, Callable[..., None]]) -> None:
     space.update(tools)
-    before = set(space)
+    before = dict(space)
     _run(suite, "tests.py", space)
-    if "check" in space and "check" not in before:
-        space["check"](candidate)
-    for test in [space[key] for key in space if key.startswith("test") and key not in before]:
-        if callable(test):
+    # The program may define tests of the same names, which are not these.
+    made = {name: value for name, value in space.items() if value is not before.get(name)}
+    if "check" in made:
+        made["check"](candidate)
+    for name, test in made.items():
+        if name.startswith("test") and callable(test):
             test()

@@ -26,6 +26,8 @@ MEMORY_BYTES = 1024**3
 _MOST_HELD = MEMORY_BYTES // 4  # of what was computed much is kept; a child that holds more ends, and leaves none short
 MAX_ANSWER_CHARS = 300  # a closed-form answer is short; parsing time grows steeply with length
 
+_SMALL, _DIGITS = 1e-5, 20  # numbers that six decimals say little of, and how exactly these are compared
+
 _READY = "ready"
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:\s*/\s*\d+)?")
 
@@ -109,7 +111,7 @@ def _serve() -> None:
     for line in sys.stdin:
         limit_time(TIMEOUT_S, PATIENCE_S)
         reference, answer = (_parsed(text) for text in json.loads(line))
-        equal = verify(reference, answer, timeout_seconds=None)
+        equal = verify(reference, answer, timeout_seconds=None) and not _alike_in_nothing(reference, answer)
         limit_time(0, 0)
         print(json.dumps(bool(equal)), flush=True)  # noqa: T201
         if _held_bytes() > _MOST_HELD:
@@ -134,6 +136,49 @@ def _parsed(text: str) -> list[Any]:
     if all(isinstance(found, str) for found in read) and len(_NUMBER.findall(text)) == 1:
         read = parse(f"${text}$", (LatexExtractionConfig(), ExprExtractionConfig()), parsing_timeout=None)
     return read
+
+
+def _alike_in_nothing(reference: list[Any], answer: list[Any]) -> bool:
+    """Whether two that math-verify takes for equal share no more than that nothing is left of either: it rounds numbers
+    to six decimals, and compares equations by their real solutions, of which both may have none."""
+    from sympy import Eq, Set, simplify
+
+    right, given = (next((found for found in read if not isinstance(found, str)), None) for read in (reference, answer))
+    try:
+        if isinstance(right, Eq) and isinstance(given, Set):
+            return bool(given.is_empty)
+        if isinstance(right, Eq) and isinstance(given, Eq):
+            if _has_no_solution(right):
+                ratio = simplify((right.lhs - right.rhs) / (given.lhs - given.rhs))
+                return not ratio.is_number or ratio == 0 or not ratio.is_finite
+            right, given = right.rhs, given.rhs
+        return _both_vanish(right, given)
+    except Exception:  # noqa: BLE001  sympy raises anything at what it cannot make out: then math-verify has the last word
+        return False
+
+
+def _has_no_solution(equation: Any) -> bool:
+    """What is above zero somewhere, and below elsewhere, mostly has one: to look takes less time than to solve it."""
+    from sympy import solve
+    from sympy.core.function import AppliedUndef
+
+    difference, symbols = equation.lhs - equation.rhs, sorted(equation.free_symbols, key=str)
+    if difference.has(AppliedUndef):  # f(x) may be anything
+        return False
+    points = [{symbol: pow(place + 2, step, 13) - 6 for place, symbol in enumerate(symbols)} for step in range(12)]
+    values = [difference.subs(point).evalf() for point in points]
+    if len({bool(value > 0) for value in values if value.is_real and value != 0}) == 2:
+        return False
+    return not solve(equation, equation.free_symbols)
+
+
+def _both_vanish(right: Any, given: Any) -> bool:
+    """Of numbers that rounding leaves next to nothing of, whether they differ: by a hundredth of the right one."""
+    if not (getattr(right, "is_number", False) and getattr(given, "is_number", False)):
+        return False
+    right, given = right.evalf(_DIGITS), given.evalf(_DIGITS)
+    small = right != 0 and max(abs(right), abs(given)) < _SMALL
+    return bool(small and abs(right - given) > abs(right) / 100)
 
 
 if __name__ == "__main__":

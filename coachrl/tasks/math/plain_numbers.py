@@ -24,12 +24,13 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_PARTS = ("half", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_PARTS = ("half", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth")
 # Words behind a number that are no units: what they multiply it by.
 _MULTIPLIERS = {
     name: scale
     for word, scale in (
         *((word, Fraction(scale)) for word, scale in _SCALES.items()),
+        *((f"{word}th", Fraction(1, scale)) for word, scale in _SCALES.items() if word != "dozen"),
         *((word, Fraction(1, number)) for number, word in enumerate(_PARTS, start=2)),
     )
     for name in (word, f"{word}s")

@@ -106,6 +106,23 @@ async def test_tests_may_stand_at_the_top_or_in_functions(code_workspace):
     assert result.passed == (True, True, False) and result.finished and not result.all_passed
 
 
+async def test_a_program_may_have_tests_of_its_own_by_the_same_names(code_workspace):
+    suite = """
+def check(candidate):
+    assert candidate(1) == 1
+
+def test_two():
+    assert f(2) == 4
+
+if __name__ == "__main__":
+    check(f)
+    test_two()
+"""
+    for right, own in ((True, "return i * i"), (False, "return i")):
+        program = f"def f(i): {own}\ndef check(candidate): pass\ndef test_two(): pass"
+        assert (await run(code_workspace, program, suite)).passed == (True, right)
+
+
 async def test_nothing_of_it_runs_here(code_workspace, tmp_path):
     trace = tmp_path / "trace"
     writes = f"open({str(trace)!r}, 'w').close()"

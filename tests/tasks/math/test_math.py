@@ -127,6 +127,10 @@ RIGHT = [
         ("7", rf"\boxed{{{said}}}")
         for said in ("7\u5143", "\uff087\uff09", "7\u3002", "7 cm\u00b2", "7 N\u00b7m", "7{.}0")
     ),
+    *((r"\frac{1}{2^{30}}", rf"\boxed{{{small}}}") for small in ("2^{-30}", "0.00000000093132", "2^{-31}+2^{-31}")),
+    *(("BAC", rf"\boxed{{{said}}}") for said in ("B A C", r"\text{BAC}", r"\textbf{BAC}")),
+    *(("ABC", r"\boxed{CBA}"), ("LWH", r"\boxed{HWL}"), ("BA", r"\boxed{AB}")),
+    *(("x^2-2x+5=0", rf"\boxed{{{said}}}") for said in ("5+x^2=2x", "0=2x^2-4x+10", "(x-1)^2=-4")),
 ]
 WRONG = [
     ("7", r"\boxed{8}"),
@@ -196,6 +200,11 @@ WRONG = [
     (r"\sqrt{2}", r"\boxed{\sqrt{3}=\sqrt{2}}"),
     ("x=3", r"\boxed{x=4=3}"),
     *(("(1,2)", rf"\boxed{{{pair}}}") for pair in (r"\{1,2\}", r"\{2,1\}", "(2,1)")),
+    *(("CADB", rf"\boxed{{{said}}}") for said in ("ABCD", "CABD", r"C\cdot A\cdot B\cdot D")),
+    *((r"\frac{1}{2^{30}}", rf"\boxed{{{small}}}") for small in ("0.0", "0.0000001", r"\frac{1}{2^{31}}")),
+    *((r"1.6\times 10^{-19}", rf"\boxed{{{small}}}") for small in (r"\ln 1", r"1.7\times 10^{-19}", "10^{-30}")),
+    ("x=10^{-20}", r"\boxed{x=10^{-21}}"),
+    *(("x^2-2x+5=0", rf"\boxed{{{said}}}") for said in ("0=0", "0=1", "x^2+1=0", r"\emptyset", r"\{\}", "2x=4x-1")),
     ("080 or 081 (both were accepted)", r"\boxed{82}"),
     ("080 or 081 (both were accepted)", r"\boxed{80 or 82}"),
 ]
