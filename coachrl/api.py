@@ -123,7 +123,7 @@ def train(
     if resume is not None:
         if config is not None:
             raise ConfigError("resume continues a run as it was configured: give no config with it")
-        run = _opened(resume)
+        run = Run.open(_opened(resume).folder)  # another thread may train by the same object, whose lock would be ours
         with run.locked("training"):  # before its configuration is written
             changed = run.reconfigure([f"{key}={json.dumps(value)}" for key, value in _flags(settings).items()])
             _finish(train_run(changed, run, console, resume=True))

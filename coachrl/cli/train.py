@@ -180,15 +180,15 @@ def _finish(run: Run) -> None:
 
 
 def _sum_up(run: Run, config: RunConfig) -> None:
-    """Write the report, and say how the run ended and what can be made of it."""
+    """Say how the run ended and what can be made of it, and write the report."""
     waiting.start("writing the report")
     from coachrl.report import headline, write_report
     from coachrl.trainers.algorithms import make_algorithm
 
-    report, folder = write_report(run), quote(str(run.folder))
-    for line in headline(run):
+    folder = quote(str(run.folder))
+    for line in headline(run):  # first: the disk may have no room for the page
         out.print(line)
-    out.print(f"report: {report}")
+    out.print(f"report: {write_report(run)}")
     out.print(f"read its episodes: coachrl view {folder}")
     if make_algorithm(config.algorithm).needs_coach(config.reward):
         out.print(f"ask whether its coach is fair: coachrl audit {folder}")

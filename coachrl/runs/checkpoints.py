@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from coachrl.config import RunConfig
+from coachrl.config import RunConfig, TrainConfig
 from coachrl.errors import CheckpointError
 from coachrl.resources import process_runs
 from coachrl.storage.atomic import reraise
@@ -166,6 +166,13 @@ def best_step(steps: Mapping[int, Mapping[str, Any]], among: Container[int] | No
         and (among is None or step in among)
     ]
     return -max(successes)[1] if successes else None
+
+
+def first_due(settings: TrainConfig, steps: Mapping[int, Mapping[str, Any]], keep_best: bool) -> int:
+    """The step by which a run has its first checkpoint, which comes after the metrics of its step, and before those of
+    the next. steps: the metrics of each. keep_best: whether the first evaluation that counts has one."""
+    evaluated = (step for step in sorted(steps) if keep_best and best_step(steps, {step}) is not None)
+    return min(settings.checkpoint_every or settings.steps, next(evaluated, settings.steps))
 
 
 def policies(folder: Path) -> list[Path]:

@@ -19,7 +19,6 @@ from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
 from coachrl.errors import (
     BudgetExceeded,
-    CheckpointError,
     CoachrlError,
     CoachUnavailable,
     ConfigError,
@@ -362,13 +361,7 @@ class Trainer:
     def start_over(self) -> None:
         """Continue a run that was killed before its first checkpoint: every step is made again, and no call to the
         coach that its cache has is paid for again. Raises CheckpointError where it must have had one."""
-        first = self.config.train.checkpoint_every or self.config.train.steps
-        # The first checkpoint comes after the metrics of its step, and before those of the next.
-        if (last := self.run.last_step()) > first:
-            raise CheckpointError(
-                f"{self.run.folder} has metrics of step {last}, and no checkpoint any more: put the folder of its "
-                "checkpoints back, or start a new run"
-            )
+        self.run.check_has_had_none(self.config.train)  # nothing of the best one, which it may not have kept before
         self.run.drop_after(0)
         if self.coach is not None:
             self.coach.note_resumed(0)

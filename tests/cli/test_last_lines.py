@@ -32,6 +32,14 @@ def test_commands_can_be_pasted_where_a_folder_has_spaces(tmp_path, capsys):
     assert what_stays(run.config(), run).endswith(f"--resume '{run.folder}'")
 
 
+def test_what_a_run_came_to_is_said_though_its_report_cannot_be_written(tmp_path, capsys):
+    run = asyncio.run(save_run(tmp_path, samples_per_task=1))
+    (run.folder / "report.html").mkdir()
+    with pytest.raises(IsADirectoryError):
+        _finish(run)
+    assert "held-out success 0.00" in capsys.readouterr().out
+
+
 def test_an_audit_of_a_run_that_may_not_be_written_to_asks_for_another_place(tmp_path):
     run = asyncio.run(save_run(tmp_path, samples_per_task=1))
     run.folder.chmod(0o555)

@@ -185,6 +185,12 @@ def test_who_does_not_hold_a_run_changes_nothing_of_it(small):
     assert (run.folder / "config.yaml").read_text() == before
 
 
+def test_a_run_that_a_thread_trains_is_refused_to_another_that_has_the_same_object(small):
+    run = coachrl.train(small, quiet=True)
+    with run.locked("training"), pytest.raises(ConfigError, match="training since"):
+        coachrl.train(resume=run, quiet=True)
+
+
 async def test_a_rollout_gives_episodes_scores_and_tables(small, capfd, tmp_path):
     played = coachrl.rollout(small, count=3)
     assert len(played.episodes) == 3 and len(played.scores) == 6

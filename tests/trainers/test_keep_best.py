@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 
 import pytest
 from command_line import coachrl
@@ -10,7 +11,7 @@ from two_step import make_trainer
 
 import coachrl as package
 from coachrl.config import dump_config
-from coachrl.errors import BudgetExceeded, ConfigError, Preempted
+from coachrl.errors import BudgetExceeded, CheckpointError, ConfigError, Preempted
 from coachrl.report.page import headline, render
 from coachrl.runs.chosen import chosen_checkpoint
 from coachrl.runs.folder import Run
@@ -128,6 +129,39 @@ async def test_a_run_may_begin_to_keep_the_best_when_it_goes_on(tmp_path):
     again.resume(first.run.last_checkpoint())
     await again.train()
     assert names(again.run) == ["step-000004", "step-000006"], "the best of those that can be kept"
+
+
+async def test_a_run_whose_best_checkpoint_is_gone_with_all_others_is_not_begun_again(tmp_path):
+    """No other was due yet: without the best, none would be missed."""
+    first = trained(tmp_path, breaks_at=4)
+    with pytest.raises(BudgetExceeded):
+        await first.train()
+    before = [*first.run.metrics()]
+    shutil.rmtree(first.run.folder / "checkpoints")
+    for overrides in ([], ["train.keep_best=true"]):
+        with pytest.raises(CheckpointError, match=r"step 4, and no checkpoint any more.*keep_best=false"):
+            Run.open(first.run.folder).reconfigure(overrides)
+    assert first.run.metrics() == before
+    assert not first.run.reconfigure(["train.keep_best=false"]).train.keep_best
+
+
+@pytest.mark.parametrize(
+    ("overrides", "lines"),
+    [
+        ([], [{}, {}]),
+        ([], [{"eval/success": 0.5}, {}, {"eval/success": 0.5}]),
+        ([], [{"eval/success": 0.5}, {"eval/success": 0.0, "eval/faulty_fraction": 0.8}, {}]),
+        (["train.keep_best=false"], [{"eval/success": 0.5}, {"eval/success": 0.5}, {"eval/success": 0.5}]),
+    ],
+    ids=["not-evaluated", "killed-before-it-was-written", "broken", "not-kept-then"],
+)
+async def test_a_run_that_had_no_checkpoint_yet_begins_again(tmp_path, overrides, lines):
+    trainer = trained(tmp_path, overrides)
+    for step, metrics in enumerate(lines):
+        trainer.run.append_metrics({"step": step, **metrics})
+    assert trainer.run.reconfigure(["train.keep_best=true"]).train.keep_best
+    trainer.start_over()
+    assert trainer.run.last_step() == 0
 
 
 @pytest.mark.parametrize(
