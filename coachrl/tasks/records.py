@@ -211,13 +211,11 @@ def _warn_of_other_kinds(folder: Path, read: set[str | None]) -> None:
 
 class _Rows(Sequence[Entry]):
     """The rows of a split, read when they are asked for: what is not used is not held in memory. They are as they lie
-    in the file, whatever format the set was saved with: pictures and sounds stay undecoded. A class is its name."""
+    in the file, whatever format the set was saved with: pictures and sounds stay undecoded."""
 
     def __init__(self, part: Any, where: str) -> None:
         self._part, self._where = part.with_format("arrow"), where
-        self._classes = {
-            name: feature.names for name, feature in part.features.items() if type(feature).__name__ == "ClassLabel"
-        }
+        self._features = part.features  # which are copied each time that they are asked for
 
     def __len__(self) -> int:
         return len(self._part)
@@ -237,6 +235,21 @@ class _Rows(Sequence[Entry]):
             [row] = table.to_pylist()
         except (ValueError, OverflowError, OSError) as error:  # pyarrow's own are ValueErrors
             raise TaskError(f"{self._where}, {place}: cannot be read: {one_line(str(error))}") from error
-        for name, names in self._classes.items():
-            row[name] = names[row[name]] if row[name] in range(len(names)) else None
-        return place, row
+        return place, _meant(row, self._features, f"{self._where}, {place}")
+
+
+def _meant(value: Any, feature: Any, where: str) -> Any:
+    """What a stored value stands for: a class's number for its name, a text of JSON, as a column of numbers and texts
+    is kept, for what it says. feature: what `datasets` knows of it. Raises TaskError."""
+    kind = type(feature).__name__
+    if value is None:
+        return None
+    if kind == "ClassLabel":
+        return feature.names[value] if value in range(len(feature.names)) else None
+    if kind == "Json":
+        return parse_json(value, where, TaskError)
+    if kind in ("List", "LargeList"):
+        return [_meant(item, feature.feature, where) for item in value]
+    if isinstance(feature, dict):
+        return {key: _meant(item, feature.get(key), where) for key, item in value.items()}
+    return value

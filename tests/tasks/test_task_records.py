@@ -257,13 +257,28 @@ def test_an_answer_that_is_a_class_is_its_name(tmp_path):
     rows = {"question": [f"{n}?" for n in range(4)], "answer": [0, 1, 2, 3]}
     features = datasets.Features(question=datasets.Value("string"), answer=datasets.ClassLabel(names=list("ABCD")))
     datasets.Dataset.from_dict(rows, features).save_to_disk(tmp_path / "a")
-    train, heldout = load(f"tasks.train={tmp_path / 'a'}")
-    found = {task.prompt: task.ground_truth.answer for task in [*train, *heldout]}
-    assert found == {"0?": "A", "1?": "B", "2?": "C", "3?": "D"}
-    rows["answer"][2] = -1  # as of a test set whose answers are kept
+    listed = datasets.Features({**features, "answer": datasets.List(features["answer"])})
+    datasets.Dataset.from_dict(rows | {"answer": [[0], [1], [2], [3]]}, listed).save_to_disk(tmp_path / "c")
+    for name in "ac":
+        train, heldout = load(f"tasks.train={tmp_path / name}")
+        found = {task.prompt: task.ground_truth.answer for task in [*train, *heldout]}
+        assert found == {"0?": "A", "1?": "B", "2?": "C", "3?": "D"}
+    rows["answer"] = [0, 1, -1, 3]  # as of a test set whose answers are kept
     datasets.Dataset.from_dict(rows, features).save_to_disk(tmp_path / "b")
     with pytest.raises(TaskError, match=r"data set .*b, row 3: 'answer' must be a number or text, not None"):
         load(f"tasks.train={tmp_path / 'b'}")
+
+
+def test_an_answer_that_is_kept_as_json_is_what_it_says(tmp_path, monkeypatch):
+    """So `datasets` keeps a column of numbers and texts."""
+    datasets = pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / ".cache")
+    for name, answers in (("a", [3, "x + 1", 2.5]), ("b", [[3], ["x + 1"], [2.5]])):
+        (tmp_path / name).mkdir()
+        lines = [json.dumps({"problem": f"{n}?", "answer": answer}) + "\n" for n, answer in enumerate(answers)]
+        (tmp_path / name / "all.jsonl").write_text("".join(lines))
+        train, heldout = load(f"tasks.train={tmp_path / name}")
+        assert {task.ground_truth.answer for task in [*train, *heldout]} == {"3", "x + 1", "2.5"}
 
 
 def test_a_row_of_a_damaged_data_set_is_named(tmp_path):
