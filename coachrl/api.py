@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +51,7 @@ Config = str | Path | Mapping[str, Any] | RunConfig | None
 
 _CHOOSES = {"pipeline": "name", "coach": "name", "algorithm": "name", "tasks": "source", "reward": "source"}
 """Section -> the key that is meant where a word stands in the section's place: `coach="rules"`."""
+_MOST_RESAMPLES = 100_000  # as on the command line
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def train(
             raise ConfigError("resume continues a run as it was configured: give no config with it")
         run = Run.open(_opened(resume).folder)  # another thread may train by the same object, whose lock would be ours
         with run.locked("training"):  # before its configuration is written
-            changed = run.reconfigure([f"{key}={json.dumps(value)}" for key, value in _flags(settings).items()])
+            changed = run.reconfigure([f"{key}={_written(key, value)}" for key, value in _flags(settings).items()])
             _finish(train_run(changed, run, console, resume=True))
     else:
         resolved = configure(config, **settings)
@@ -219,7 +220,9 @@ def audit(*runs: Run | str | Path, resamples: int = 1000, seed: int = 0) -> Audi
     """
     if not runs:
         raise ConfigError("name at least one run: coachrl.audit('runs/latest')")
-    resamples = _number("resamples", resamples, 1, "of bootstrap resamples")
+    resamples = _number("resamples", resamples, 2, "of bootstrap resamples")
+    if resamples > _MOST_RESAMPLES:
+        raise ConfigError(f"resamples={brief(resamples)}: at most {_MOST_RESAMPLES:,} are drawn")
     seed = _number("seed", seed, 0, "that fixes every random choice")
     return audit_runs([_opened(run).folder for run in runs], resamples, seed)
 
@@ -260,6 +263,15 @@ def _flags(settings: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
+def _written(key: str, value: Any) -> str:
+    """The value of a setting as the command line has it."""
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        kinds = "text, a number, True or False, a list or a dictionary"
+        raise ConfigError(f"{key} is {brief(value)}: give {kinds}") from None
+
+
 def _leaves(key: str, value: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(value, Section):
         value = value.model_dump(mode="json", exclude_unset=True)
@@ -274,6 +286,8 @@ def _leaves(key: str, value: Any) -> Iterable[tuple[str, Any]]:
 def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
+    if isinstance(value, Real) and not isinstance(value, int | float):  # NumPy's, as of a sweep
+        return int(value) if isinstance(value, Integral) else float(value)
     return _named(value) if isinstance(value, Path) or callable(value) else value
 
 

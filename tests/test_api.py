@@ -149,6 +149,10 @@ def test_a_wrong_call_is_one_line(call, message, tmp_path, monkeypatch):
         (lambda run: coachrl.rescore(run, sample="3"), "sample='3': it is a whole number of actions"),
         (lambda run: coachrl.rescore(run, repeat=-1), "repeat=-1: .* from 0 up"),
         (lambda run: coachrl.audit(run, resamples="x"), "resamples='x': it is a whole number of bootstrap resamples"),
+        (lambda run: coachrl.audit(run, resamples=1), "resamples=1: .*, from 2 up"),  # one alone has no spread
+        (lambda run: coachrl.audit(run, resamples=10**9), "resamples=1000000000: at most 100,000 are drawn"),
+        (lambda run: coachrl.configure(pipeline={"options": {"turns": object()}}), r"pipeline\.options\.turns is <obj"),
+        (lambda run: coachrl.train(resume=run, coach={"budget_usd": {1, 2}}), r"coach\.budget_usd is {1, 2}: give"),
         (lambda run: coachrl.evaluate(run.folder), "there is no checkpoint|no checkpoint"),
         (lambda run: coachrl.evaluate("x" * 5000), "config file x.*: a path has at most 4095 bytes"),
         (lambda run: coachrl.evaluate(run.folder, swap_policies=3), 'swap_policies is 3: give two policies, as "a,b"'),
@@ -173,6 +177,9 @@ def test_an_argument_of_another_kind_is_one_line(run, call, message):
 def test_numbers_may_be_of_numpy_and_a_coach_a_dictionary(run, tmp_path):
     run = Run.open(shutil.copytree(run.folder, tmp_path / "run"))
     assert coachrl.audit(run, resamples=np.int64(10), seed=np.int64(1)).resamples == 10
+    options = {"turns": np.int64(3), "share": [np.float32(0.5)]}
+    planned = coachrl.configure(pipeline={"options": options}, seed=np.int64(4))
+    assert planned.pipeline.options == {"turns": 3, "share": [0.5]} and planned.seed == 4
     again = coachrl.rescore(run, coach={"name": "rules"}, sample=np.int64(1), repeat=np.int64(7))
     assert again.asked == 1 and again.folder.name == "rules-r7"
 

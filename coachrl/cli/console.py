@@ -143,7 +143,8 @@ class Rows(Table):
 
 def print_table(table: Rows) -> None:
     """As wide as the terminal; in a pipe each row is one line, so that `grep` finds rows."""
-    console = out if out.is_terminal else PlainConsole(width=_PIPE_WIDTH)
+    # FORCE_COLOR, as CI sets it, makes a pipe pass for a terminal.
+    console = out if out.is_terminal and out.file.isatty() else PlainConsole(width=_PIPE_WIDTH)
     console.print(table)
 
 

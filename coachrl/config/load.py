@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
 
 from coachrl.config.algorithm import SAVED
 from coachrl.config.explain import explain, place_of
@@ -31,7 +32,7 @@ S = TypeVar("S", bound=Section)
 
 
 def load_config(
-    config: Path | Mapping[str, Any] | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
     flags: Mapping[str, Any] | None = None,
     below: Below | None = None,
@@ -44,6 +45,7 @@ def load_config(
     below: gives the tree that stands below all of these, made from what they say. saved: whether it is that of a run's
     folder, for which the code of an algorithm of the user's own need not be at hand. Raises ConfigError.
     """
+    config = Path(config) if isinstance(config, str) else config
     tree = _tree_of(config)
     given = _lay_given(tree, overrides, flags)
     whole = tree if below is None else laid_over(below(tree), tree)
@@ -117,13 +119,31 @@ def parse_config(tree: Mapping[str, Any], where: str, given: Iterable[str] = (),
     for place, text in _texts(tree):
         _check_text(f"{where}: {place}" if where else place, text)
     try:
-        return RunConfig.model_validate(tree, context=SAVED if saved else None)
+        config = RunConfig.model_validate(tree, context=SAVED if saved else None)
     except ValidationError as error:
         wrong = error.errors()
         elsewhere = [tuple(key.split(".")) for key in given]
         ours = any(not _concerns(place_of(item), elsewhere) for item in wrong)
         blamed = f"{where}: " if where and ours else ""
         raise ConfigError(blamed + "; ".join(explain(item) for item in wrong)) from None
+    _check_written(config)
+    return config
+
+
+def _check_written(config: RunConfig) -> None:
+    """Raises ConfigError for what a run's folder cannot keep: an open section, as pipeline.options, takes any value."""
+    try:
+        config.model_dump(mode="json")
+    except (ValueError, RecursionError):  # pydantic's own is a ValueError
+        for key, value in flat_settings(config.model_dump()).items():
+            try:
+                to_jsonable_python(value)
+            except (ValueError, RecursionError):
+                raise ConfigError(
+                    f"{one_line(key)} is {brief(value)}: a setting is text, a number, true or false, or a list or a "
+                    "section of these"
+                ) from None
+        raise
 
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:

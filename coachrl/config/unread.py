@@ -28,6 +28,17 @@ def _may_weigh(config: RunConfig) -> bool:
     return config.reward.source == "environment" or config.algorithm.name not in SHIPPED
 
 
+# How a model is asked. Limits of calls and dollars are kept by the rules, too.
+_OF_MODELS = [
+    f"coach.{key}"
+    for key in ("library", "temperature", "max_tokens", "thinking_budget", "reasoning_effort", "structured")
+] + ["coach.usd_per_million_tokens"]
+
+
+def _asks_others(config: RunConfig) -> bool:
+    return any(member.name != "rules" for member in config.coach.members) or _walks_back(config)
+
+
 def _walks_back(config: RunConfig) -> bool:
     return bool(find_algorithm(config.algorithm.name).needs_retrospective_pass)
 
@@ -43,6 +54,7 @@ _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
     ("sandbox.url", "sandbox.kind=fusion", lambda config: config.sandbox.kind == "fusion"),
     ("sampling.candidates", "sampling.scheme=tree", lambda config: config.sampling.scheme == "tree"),
     ("reward.team_weight", "reward.source=environment", _may_weigh),
+    *[(key, "a language model in coach.name", _asks_others) for key in _OF_MODELS],
     ("coach.combine", "coach.ensemble", lambda config: bool(config.coach.ensemble)),
     ("coach.tools", "coach.tools.turns", lambda config: config.coach.tools.turns > 0),
     ("coach.strategic", "coach.strategic.window_steps", lambda config: config.coach.strategic.window_steps > 0),

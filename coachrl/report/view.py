@@ -111,6 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._send(HTTPStatus.OK, page)
 
+    do_HEAD = do_GET
+
     def do_POST(self) -> None:
         """A person's score. Only the form of this server may send it: it holds the token."""
         if not self._is_asked_by_a_reader():
@@ -167,7 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
         self.send_header("Referrer-Policy", "same-origin")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def _page(self) -> str | None:
         path, _, query = self.path.partition("?")

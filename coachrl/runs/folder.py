@@ -114,7 +114,7 @@ class Run:
         name = config.name or f"{config.pipeline.name.rpartition(':')[2].lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
         if name == "latest":
             raise ConfigError("name 'latest' is taken: out/latest points to the newest run")
-        if Path(name).name != name or name == "..":
+        if Path(name).name != name or name == ".." or name != name.strip():
             raise ConfigError(f"name '{name}' must be a plain folder name; out=… says which folder holds it")
         folder = named_path(config.out / name, "run folder")
         if config.name is not None and folder.exists():

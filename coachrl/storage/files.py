@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,9 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
     size, most = 0, _most_unpacked(path)
     with pyarrow.parquet.ParquetFile(path) as file:
+        twice = [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]
+        if twice:  # of which a row would hold the last alone
+            raise ValueError(f"the column {brief(twice[0])} stands twice")
         groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
         if (unpacked := max((group.total_byte_size for group in groups), default=0)) > most:
             raise ValueError(f"it unpacks to {unpacked:,} bytes and more; at most {most:,} are held")

@@ -164,7 +164,12 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
     saved = any((Path(name) / marker).is_file() for marker in _SAVED_BY_DATASETS)
     try:
         with quiet("huggingface_hub"):
+            if Path(name).is_dir() and not saved:
+                read = datasets.load_dataset_builder(name, subset).config.data_files or {}
+                _check_within(Path(name), [str(file) for files in read.values() for file in files])
             found = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, subset)
+    except TaskError:
+        raise
     except FileNotFoundError as error:
         if not Path(name).is_dir():
             raise TaskError(f"{where}: no folder of that name, nor on the hub: {one_line(str(error))}") from error
@@ -176,9 +181,25 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
         what = "cannot be read" if Path(name).is_dir() else "neither a file or folder here nor available from the hub"
         raise TaskError(f"{where}: {what}: {reason}") from error
     parts = found if isinstance(found, datasets.DatasetDict) else {"train": found}
-    if not saved and Path(name).is_dir():
+    if saved:
+        _check_within(Path(name), [file["filename"] for part in parts.values() for file in part.cache_files])
+    elif Path(name).is_dir():
         _warn_of_other_kinds(Path(name), {part.builder_name for part in parts.values()})
-    return Source(where, stem, {str(split): _Rows(part) for split, part in parts.items()}, is_table=True)
+    return Source(where, stem, {str(split): _Rows(part, where) for split, part in parts.items()}, is_table=True)
+
+
+def _check_within(folder: Path, files: Sequence[str]) -> None:
+    """Raises TaskError for a file that the folder's own lists name and that lies elsewhere, as `../../notes.jsonl` or a
+    URL do: whoever takes a folder from others does not expect his own files among its tasks. Links may lead anywhere,
+    as the hub's library makes them."""
+    places = {os.path.abspath(folder), os.path.realpath(folder)}  # noqa: PTH100  which keeps links
+    for file in files:
+        whole = "" if "://" in file else os.path.abspath(file)  # noqa: PTH100
+        if not any(Path(whole).is_relative_to(place) for place in places):
+            raise TaskError(
+                f"data set {folder}: its lists of files name {one_line(file)}, which is not in the folder: put it "
+                "there, or name that file itself"
+            )
 
 
 def _warn_of_other_kinds(folder: Path, read: set[str | None]) -> None:
@@ -189,10 +210,12 @@ def _warn_of_other_kinds(folder: Path, read: set[str | None]) -> None:
 
 
 class _Rows(Sequence[Entry]):
-    """The rows of a split, read when they are asked for: what is not used is not held in memory."""
+    """The rows of a split, read when they are asked for: what is not used is not held in memory. They are as they lie
+    in the file, whatever format the set was saved with: pictures and sounds stay undecoded."""
 
-    def __init__(self, part: Any) -> None:
-        self._part = part
+    def __init__(self, part: Any, where: str) -> None:
+        self._part, self._where = part.with_format("arrow"), where
+        self._features = part.features  # which are copied each time that they are asked for
 
     def __len__(self) -> int:
         return len(self._part)
@@ -200,7 +223,33 @@ class _Rows(Sequence[Entry]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
-        return f"row {index + 1}", self._part[index]
+        return self._entry(index + 1, self._part[index])
 
     def __iter__(self) -> Iterator[Entry]:
-        return ((f"row {number}", row) for number, row in enumerate(self._part, start=1))
+        return (self._entry(number, table) for number, table in enumerate(self._part, start=1))
+
+    def _entry(self, number: int, table: Any) -> Entry:
+        place = f"row {number}"
+        try:
+            table.validate(full=True)  # of a damaged file, texts may lie beyond its end
+            [row] = table.to_pylist()
+        except (ValueError, OverflowError, OSError) as error:  # pyarrow's own are ValueErrors
+            raise TaskError(f"{self._where}, {place}: cannot be read: {one_line(str(error))}") from error
+        return place, _meant(row, self._features, f"{self._where}, {place}")
+
+
+def _meant(value: Any, feature: Any, where: str) -> Any:
+    """What a stored value stands for: a class's number for its name, a text of JSON, as a column of numbers and texts
+    is kept, for what it says. feature: what `datasets` knows of it. Raises TaskError."""
+    kind = type(feature).__name__
+    if value is None:
+        return None
+    if kind == "ClassLabel":
+        return feature.names[value] if value in range(len(feature.names)) else None
+    if kind == "Json":
+        return parse_json(value, where, TaskError)
+    if kind in ("List", "LargeList"):
+        return [_meant(item, feature.feature, where) for item in value]
+    if isinstance(feature, dict):
+        return {key: _meant(item, feature.get(key), where) for key, item in value.items()}
+    return value

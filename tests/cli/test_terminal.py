@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import unicodedata
@@ -108,6 +109,15 @@ def test_a_row_of_a_table_is_one_line_whatever_stands_in_it(capsys):
         ["name", "success", "value"],
         ["sum", "success", "1.00", "as", "it", "is"],
     ]
+
+
+def test_a_pipe_that_is_to_have_colours_has_whole_rows_too(tmp_path):
+    """As CI sets it for all programs: a terminal's width would cut names."""
+    done = coachrl("pipelines", "list", cwd=tmp_path, FORCE_COLOR="1")
+    assert done.returncode == 0, done.stderr
+    plain = coachrl("pipelines", "list", cwd=tmp_path)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", done.stdout) == plain.stdout
+    assert max(map(len, plain.stdout.splitlines())) > 100
 
 
 def test_lists_of_tasks_show_texts_and_obey_none(tmp_path, tasks):

@@ -254,6 +254,19 @@ def test_an_empty_file_says_nothing(tmp_path):
     assert load_config(path) == RunConfig()
 
 
+def test_a_value_that_no_file_can_hold_is_named():
+    with pytest.raises(ConfigError, match=r"^pipeline\.options\.turns is b'.*': a setting is text, a number") as caught:
+        load_config(None, ["pipeline.options={turns: !!binary /w==}"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_may_be_named_by_its_path_as_text(tmp_path):
+    (tmp_path / "a.yaml").write_text("seed: 3")
+    assert load_config(str(tmp_path / "a.yaml")).seed == 3
+    with pytest.raises(ConfigError, match=r"config file .*b\.yaml: No such file"):
+        load_config(str(tmp_path / "b.yaml"))
+
+
 def test_an_unknown_config_name_lists_the_shipped_ones():
     with pytest.raises(ConfigError, match="did you mean 'quickstart'"):
         find_config("quickstrat")

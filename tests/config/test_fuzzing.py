@@ -161,6 +161,7 @@ def test_a_parquet_file_with_flipped_bits_is_refused_in_a_line(tmp_path):
     "arguments",
     [
         ["train", "--dry-run", "tasks.train_count=2001-13-45"],
+        ["train", "--dry-run", "pipeline.options={turns: !!binary /w==}"],
         ["train", "--dry-run", "seed=0x_"],
         ["train", "--dry-run", "pipeline.options=" + "[" * 3000],
         ["train", "--dry-run", "coach.prompt=" + "x" * 300],

@@ -25,6 +25,9 @@ from coachrl.runs.folder import Run
         (["sampling.candidates=8"], "sampling.scheme=tree"),
         (["reward.team_weight=0.5"], "reward.source=environment"),
         (["coach.combine=median"], "coach.ensemble"),
+        (["coach.temperature=0.7"], "a language model in coach.name"),
+        (["coach.thinking_budget=100"], "a language model in coach.name"),
+        (["coach.ensemble=[{name: rules}, {name: rules}]", "coach.structured=true"], "a language model in coach.name"),
         (["coach.tools.seconds=5"], "coach.tools.turns"),
         (["coach.strategic.reliable_at=0.5"], "coach.strategic.window_steps"),
         (["coach.retrospective.name=gemini-2.5-pro"], "algorithm.name=retrospective"),
@@ -48,6 +51,13 @@ def test_a_setting_of_what_is_not_chosen_is_refused_with_what_it_needs(overrides
         ["algorithm.name=retrospective", "coach.evidence.ground_truth=none", "coach.retrospective.name=gemini-2.5-pro"],
         ["audit={every: 1, reference_set: 5}"],
         ["coach.budget_usd=5"],  # which the rules keep to
+        ["coach.temperature=0", "coach.max_tokens=8192"],  # what they are anyway
+        ["coach.ensemble=[{name: rules}, {name: gpt-4o}]", "coach.temperature=0.7"],
+        ["coach.name=my_module:Mine", "coach.max_tokens=99"],  # which may read them
+        [
+            *("algorithm.name=retrospective", "coach.evidence.ground_truth=none"),
+            *("coach.retrospective.name=gemini-2.5-pro", "coach.reasoning_effort=low"),
+        ],
         ["openrlhf.ray_address=auto"],  # which a launch file for KubeRay says of every run
         ["algorithm.name=coachrl.trainers.algorithms.outcome:Outcome", "reward.team_weight=2"],  # which is handed it
     ],

@@ -53,6 +53,18 @@ def get(address, path: str, host: str | None = None) -> tuple[int, str]:
     return answer.status, answer.read().decode()
 
 
+def test_who_asks_for_the_head_of_a_page_gets_what_stands_above_it(address):
+    said = []
+    for method, path, host in (("GET", "/", None), ("HEAD", "/", None), ("HEAD", "/no", None), ("HEAD", "/", "evil")):
+        connection = http.client.HTTPConnection(*address, timeout=20)
+        connection.request(method, path, headers={"Host": host} if host else {})
+        answer = connection.getresponse()
+        said.append((answer.status, answer.getheader("Content-Length"), len(answer.read())))
+    (status, length, size), head, gone, refused = said
+    assert status == 200 and size == int(length) and head == (200, length, 0)
+    assert (gone[0], gone[2], refused[0], refused[2]) == (404, 0, 403, 0)
+
+
 def test_a_page_takes_its_share_of_every_file_lowest_and_highest_scores_first(run):
     everything, total = choose(run, [])
     assert len(everything) == total == 6 * 8 + 3 * 8

@@ -329,7 +329,7 @@ def test_a_run_for_which_there_is_no_room_is_one_clear_line_and_leaves_nothing(t
     assert not list((tmp_path / "runs").iterdir())
 
 
-@pytest.mark.parametrize("name", ["a/b", "..", "/tmp/x"])
+@pytest.mark.parametrize("name", ["a/b", "..", "/tmp/x", " ", "a ", "\ta"])
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
     with pytest.raises(ConfigError, match="plain folder name"):
         make_run(tmp_path, name)

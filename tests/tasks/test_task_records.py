@@ -233,6 +233,101 @@ def test_a_data_set_that_names_its_splits_is_held_out_by_them(tmp_path):
         load(where, *FIELDS, "tasks.heldout_split=tset")
 
 
+@pytest.mark.parametrize("form", ["numpy", "torch", "pandas", "arrow"])
+def test_a_data_set_is_read_whatever_format_it_was_saved_with(tmp_path, form):
+    rows = [{"question": f"{n} + 1?", "answer": n + 1, "topic": "sums"} for n in range(10)]
+    data = data_set(tmp_path / "made", train=rows)["train"]
+    data.with_format(form, columns=["answer"]).save_to_disk(tmp_path / "a")
+    train, heldout = load(f"tasks.train={tmp_path / 'a'}", "tasks.fields.category=topic")
+    assert {task.ground_truth.answer for task in [*train, *heldout]} == {str(n) for n in range(1, 11)}
+
+
+@pytest.mark.parametrize("kind", ["Image", "Audio"])
+def test_pictures_and_sounds_beside_a_problem_are_not_decoded(tmp_path, kind):
+    datasets = pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    seen = {"bytes": b"no picture", "path": None}
+    rows = {"question": ["1 + 1?", "1 + 2?"], "answer": ["2", "3"], "seen": [seen, seen]}
+    data = datasets.Dataset.from_dict(rows).cast_column("seen", getattr(datasets, kind)())
+    data.save_to_disk(tmp_path / "a")
+    assert [len(part) for part in load(f"tasks.train={tmp_path / 'a'}")] == [1, 1]
+
+
+def test_an_answer_that_is_a_class_is_its_name(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    rows = {"question": [f"{n}?" for n in range(4)], "answer": [0, 1, 2, 3]}
+    features = datasets.Features(question=datasets.Value("string"), answer=datasets.ClassLabel(names=list("ABCD")))
+    datasets.Dataset.from_dict(rows, features).save_to_disk(tmp_path / "a")
+    listed = datasets.Features({**features, "answer": datasets.List(features["answer"])})
+    datasets.Dataset.from_dict(rows | {"answer": [[0], [1], [2], [3]]}, listed).save_to_disk(tmp_path / "c")
+    for name in "ac":
+        train, heldout = load(f"tasks.train={tmp_path / name}")
+        found = {task.prompt: task.ground_truth.answer for task in [*train, *heldout]}
+        assert found == {"0?": "A", "1?": "B", "2?": "C", "3?": "D"}
+    rows["answer"] = [0, 1, -1, 3]  # as of a test set whose answers are kept
+    datasets.Dataset.from_dict(rows, features).save_to_disk(tmp_path / "b")
+    with pytest.raises(TaskError, match=r"data set .*b, row 3: 'answer' must be a number or text, not None"):
+        load(f"tasks.train={tmp_path / 'b'}")
+
+
+def test_an_answer_that_is_kept_as_json_is_what_it_says(tmp_path, monkeypatch):
+    """So `datasets` keeps a column of numbers and texts."""
+    datasets = pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / ".cache")
+    for name, answers in (("a", [3, "x + 1", 2.5]), ("b", [[3], ["x + 1"], [2.5]])):
+        (tmp_path / name).mkdir()
+        lines = [json.dumps({"problem": f"{n}?", "answer": answer}) + "\n" for n, answer in enumerate(answers)]
+        (tmp_path / name / "all.jsonl").write_text("".join(lines))
+        train, heldout = load(f"tasks.train={tmp_path / name}")
+        assert {task.ground_truth.answer for task in [*train, *heldout]} == {"3", "x + 1", "2.5"}
+
+
+def test_a_row_of_a_damaged_data_set_is_named(tmp_path):
+    """Read as it lies there, it may end the process: offsets of texts lead anywhere."""
+    data_set(tmp_path / "made", train=ROWS)["train"].save_to_disk(tmp_path / "a")
+    [path] = (tmp_path / "a").glob("*.arrow")
+    path.write_bytes(path.read_bytes().replace(b'Ann says "7"', b'Ann s\xffys "7"'))
+    with pytest.raises(TaskError, match=r"data set .*a, row 8: cannot be read: .*UTF8") as caught:
+        load(f"tasks.train={tmp_path / 'a'}", *FIELDS)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("named", ["../notes.jsonl", "{}/notes.jsonl", "data/../../notes.jsonl"])
+def test_a_folder_of_others_names_no_file_elsewhere_for_its_own(tmp_path, named, monkeypatch):
+    pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / ".cache"))
+    lines = "".join(json.dumps({"problem": f"{n}?", "answer": n}) + "\n" for n in range(4))
+    (tmp_path / "notes.jsonl").write_text(lines)
+    (tmp_path / "a" / "data").mkdir(parents=True)
+    card = "---\nconfigs:\n- config_name: default\n  data_files: {}\n---\n"
+    (tmp_path / "a" / "README.md").write_text(card.format(named.format(tmp_path)))
+    with pytest.raises(TaskError, match=r"a: its lists of files name .*notes\.jsonl, which is not in the folder"):
+        load(f"tasks.train={tmp_path / 'a'}")
+    (tmp_path / "a" / "README.md").write_text(card.format("data/*.jsonl"))
+    (tmp_path / "a" / "data" / "own.jsonl").symlink_to(tmp_path / "notes.jsonl")  # as the hub's cache has them
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert [len(part) for part in load(f"tasks.train={tmp_path / 'link'}")] == [3, 1]
+
+
+def test_a_saved_data_set_names_no_file_elsewhere_for_its_own(tmp_path):
+    data = data_set(tmp_path / "made", train=ROWS)["train"]
+    for name in "ab":
+        data.save_to_disk(tmp_path / name)
+    state = json.loads((tmp_path / "a" / "state.json").read_text())
+    state["_data_files"][0]["filename"] = f"../b/{state['_data_files'][0]['filename']}"
+    (tmp_path / "a" / "state.json").write_text(json.dumps(state))
+    with pytest.raises(TaskError, match=r"a: its lists of files name .*arrow, which is not in the folder"):
+        load(f"tasks.train={tmp_path / 'a'}", *FIELDS)
+
+
+def test_a_column_that_stands_twice_in_a_parquet_file_is_refused_as_in_a_csv_file(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra 'datasets' is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = [pyarrow.array(["1 + 1?"]), pyarrow.array(["2"]), pyarrow.array(["3"])]
+    parquet.write_table(pyarrow.Table.from_arrays(columns, ["problem", "answer", "answer"]), tmp_path / "a.parquet")
+    with pytest.raises(TaskError, match=r"a\.parquet: .*the column 'answer' stands twice"):
+        load_math(tmp_path / "a.parquet")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [

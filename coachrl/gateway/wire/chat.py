@@ -31,12 +31,25 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "min_tokens": (0,),
     "repetition_penalty": (1,),
     "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "allowed_token_ids": ([],),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "echo": (False,),
+    "chat_template": (),
     "continue_final_message": (False,),
     "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
+    # SGLang's and llama.cpp's.
+    "regex": (),
+    "ebnf": (),
+    "json_schema": (),
+    "grammar": ("",),
 }
 
 

@@ -281,7 +281,7 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # which a device that only looks like one (meta) has not
     except (RuntimeError, AssertionError) as error:
         raise PolicyError(f"device {name!r} cannot be used here: {first_line(error)}") from error
     return device
