@@ -173,6 +173,10 @@ class ActionCredit:
     left_out: str | None = None
 
 
+GIVEN_UP = "Nobody waited for this reply: the client went away."
+"""The `result` of an action that has no reply, since an app left its call."""
+
+
 @dataclass(frozen=True)
 class Action:
     """One generation of one agent: what it saw and produced, and what the environment did in answer.

@@ -11,12 +11,11 @@ from coachrl.errors import ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.generation import Message, opening
 from coachrl.pipelines.parts import part_so_far
-from coachrl.pipelines.team.team import GIVEN_UP
 from coachrl.runs.beginning import changed_tasks
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_each_once
 from coachrl.tasks import load_tasks
-from coachrl.types import Action, Episode, Role, Task
+from coachrl.types import GIVEN_UP, Action, Episode, Role, Task
 
 if TYPE_CHECKING:  # with the clients of coaches, which few readers need
     from coachrl.coach.pool import CoachPool

@@ -30,11 +30,11 @@ from coachrl.config.choices import awaited, is_own_doing, raised_in
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout, ReplayDiverged
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.checked import checked_outcome
-from coachrl.pipelines.team.team import GIVEN_UP, Submit, Team, Tree
+from coachrl.pipelines.team.team import Submit, Team, Tree
 from coachrl.sandbox.base import Sandbox
 from coachrl.text import said
 from coachrl.trainers.backends.base import EpisodeGenerator
-from coachrl.types import Action, Episode, Outcome, SamplingParams, Task
+from coachrl.types import GIVEN_UP, Action, Episode, Outcome, SamplingParams, Task
 
 log = logging.getLogger(__name__)
 
