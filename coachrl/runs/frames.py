@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from coachrl.runs.records import ScoredEpisode, read_episodes, scores_of_rescores, step_of
 from coachrl.storage.jsonl import readable_jsonl
 from coachrl.text import brief, whole_characters
-from coachrl.types import GIVEN_UP, Action, CoachScore
+from coachrl.types import Action, CoachScore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,7 +183,7 @@ def _action_columns(action: Action, chosen: bool, score: CoachScore | None) -> t
         score.status if score is not None else None,
         _number(credit.reward if credit is not None else None),
         _number(credit.advantage if credit is not None else None),
-        credit.left_out if credit is not None else "given_up" if action.result == GIVEN_UP else None,
+        credit.left_out if credit is not None else "given_up" if action.is_given_up else None,
         _number(paid.local if paid is not None else None),
         _number(paid.team if paid is not None else None),
         len(action.response_ids),

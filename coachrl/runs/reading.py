@@ -15,7 +15,7 @@ from coachrl.runs.beginning import changed_tasks
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_each_once
 from coachrl.tasks import load_tasks
-from coachrl.types import GIVEN_UP, Action, Episode, Role, Task
+from coachrl.types import Action, Episode, Role, Task
 
 if TYPE_CHECKING:  # with the clients of coaches, which few readers need
     from coachrl.coach.pool import CoachPool
@@ -87,7 +87,7 @@ def requests_of(
     for action in episode.all_actions:
         role, previous = _role(roles, action), tuple(a for a in episode.actions if a.index < action.index)
         shown = sees_outcome(action.role, team, outcome_to)
-        is_asked_about = action.infra_error is None and action.result != GIVEN_UP
+        is_asked_about = action.infra_error is None and not action.is_given_up
         if is_asked_about and not (shown and episode.infra_error is not None):
             requests.append(make_request(task, team, role, action, previous, episode.outcome if shown else None))
     return requests

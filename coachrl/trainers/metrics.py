@@ -11,7 +11,7 @@ from coachrl.stats import mean_of
 from coachrl.text import brief
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
 from coachrl.trainers.samples import all_samples
-from coachrl.types import GIVEN_UP, Action, CoachScore, Episode, Usage
+from coachrl.types import Action, CoachScore, Episode, Usage
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def behavior_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for role, actions in by_role(episodes).items():
         metrics[f"behavior/turns/{role}"] = len(actions) / len({a.episode_id for a in actions})
-        actions = [action for action in actions if action.result != GIVEN_UP]
+        actions = [action for action in actions if not action.is_given_up]
         if not actions:
             continue
         metrics[f"behavior/response_tokens/{role}"] = mean_of(len(a.response_ids) for a in actions)
