@@ -173,6 +173,10 @@ class ActionCredit:
     left_out: str | None = None
 
 
+GIVEN_UP = "Nobody waited for this reply: the client went away."
+"""The `result` of an action that has no reply, since an app left its call: see `Action.is_given_up`."""
+
+
 @dataclass(frozen=True)
 class Action:
     """One generation of one agent: what it saw and produced, and what the environment did in answer.
@@ -216,6 +220,12 @@ class Action:
     reward: Reward | None = None
     credit: ActionCredit | None = None
     value: float | None = None
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether an app left the call before there was a reply. What an agent wrote is never taken for that, whatever
+        came of it."""
+        return self.result == GIVEN_UP and not (self.response_ids or self.text)
 
     @property
     def digest(self) -> str:

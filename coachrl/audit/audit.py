@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coachrl.audit.data.frame import AuditData, read_audit_data
 from coachrl.audit.findings import CrossRater, Findings, examine
@@ -13,8 +14,12 @@ from coachrl.audit.probes.perturbations import EXCHANGED
 from coachrl.audit.probes.replay import ReplayFidelity, replay_verdict
 from coachrl.audit.reference_set import ReferenceSetDrift, reference_set_drift
 from coachrl.audit.stats.people import People, people_agreement
+from coachrl.audit.table import table_of
 from coachrl.audit.verdicts import AuditVerdict, reference_set_verdict, verdicts
 from coachrl.stats import RESAMPLES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _STEADY = 0.5  # points: a reference set whose interval ends nearer to 0 clears a coach of drift
 
@@ -33,6 +38,11 @@ class Audit:
     asked: Asked | None = None
     people: People | None = None
     replayed: ReplayFidelity | None = None
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The figures, each with its interval, as `coachrl.audit.table` says."""
+        return table_of(self)
 
     @property
     def pipelines(self) -> list[str]:

@@ -23,6 +23,7 @@ UNINFORMATIVE_AUC = 0.7  # where the whole interval lies below it and holds 0.5
 TIED = 0.5
 FAILED = 0.1
 RETEST_ICC = 0.75
+ALL_COACHES = "all coaches"  # the rater of what is said of them together
 CIRCULAR = "circular: the coach was shown this outcome"
 _PERHAPS_CIRCULAR = "circular if the judge was shown this outcome, which its log does not say"
 _SAID_ELSEWHERE = ("auc", "reward_hacking")  # topics whose sentences hold more than one figure
@@ -60,7 +61,7 @@ def verdicts(findings: Sequence[Findings], between: Sequence[CrossRater]) -> lis
         made += sorted(own, key=lambda verdict: -_ORDER.index(verdict.grade))
     for pair in between:
         made += _agreement(pair)
-        made += [said for topic in pair.topics for said in topic_verdicts(topic, pair.pipeline, "all coaches")]
+        made += [said for topic in pair.topics for said in topic_verdicts(topic, pair.pipeline, ALL_COACHES)]
     return made
 
 

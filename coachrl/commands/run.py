@@ -303,6 +303,7 @@ async def evaluate_run(
         async with open_components(config, None, with_coach=False, checkpoint=checkpoint) as components:
             if run is not None:
                 warn_where_changed(config, run, components)
+                _warn_where_cut_short(config, run, len(components.heldout_tasks))
                 if which == BEST:
                     _warn_where_chosen_by(components.heldout_tasks, run)
             if swap_policies is not None:
@@ -376,6 +377,19 @@ def warn_where_changed(config: RunConfig, run: Run, components: RunComponents) -
     found.append(changed_models(run, initial_models(config, same, fetch=True)))
     for changed in filter(None, found):
         log.warning("%s: %s", run.folder, changed)
+
+
+def _warn_where_cut_short(config: RunConfig, run: Run, measured: int) -> None:
+    """Where other held-out tasks than the run's are read, and no more of them than the run held out."""
+    given, count = getattr(config.tasks, "heldout", None), config.tasks.heldout_count
+    own = run.config().tasks
+    if given is not None and given != getattr(own, "heldout", None) and count == own.heldout_count == measured:
+        log.warning(
+            "of %s the first %d tasks are measured at most, since tasks.heldout_count says so in the run's "
+            "configuration; tasks.heldout_count=null takes all",
+            given,
+            count,
+        )
 
 
 def _warn_where_chosen_by(tasks: Sequence[Task], run: Run) -> None:

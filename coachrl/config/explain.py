@@ -48,6 +48,9 @@ CALLED_ELSEWHERE = {  # what TRL, OpenRLHF and verl call a setting
     "warmup_ratio": "train.warmup_steps",
     "beta": "algorithm.kl_beta",
     "init_kl_coef": "algorithm.kl_beta",
+    "kl_coef": "algorithm.kl_beta",
+    "lora_r": "torch.lora_rank",
+    "num_train_epochs": "train.steps",
     "temperature": "sampling.temperature",
     "max_completion_length": "pipeline.max_new_tokens",
     "generate_max_len": "pipeline.max_new_tokens",
@@ -102,7 +105,9 @@ def _explain_unknown(item: Any, dotted: str) -> str:
     if _is_called_elsewhere(key, parents):
         return f"unknown key '{dotted}', did you mean '{CALLED_ELSEWHERE[key]}'?"
     if parents != ("tasks",):
-        return f"unknown key '{dotted}'{nearest(key, keys_at(parents)) if parents else nearest_anywhere(key)}"
+        # The very word, in another section or in none, says more than one like it in this section.
+        elsewhere = not parents or key in keys_at(()) or _sections_with(key)
+        return f"unknown key '{dotted}'{nearest_anywhere(key) if elsewhere else nearest(key, keys_at(parents))}"
     source = str(item["loc"][1]).strip("[]")
     if others := sources_with(key):
         chosen = "a source of your own" if SOURCES[source] is ImportedTasks else f"tasks.source={source}"
@@ -121,10 +126,14 @@ def _is_called_elsewhere(key: str, parents: tuple[str, ...]) -> bool:
 
 def nearest_anywhere(key: str) -> str:
     """As `nearest`, for a key without its section: `steps` is train.steps."""
-    within = [f"{name}.{key}" for name in RunConfig.model_fields if name not in _OWN_KEYS and key in keys_at((name,))]
+    within = [f"{name}.{key}" for name in _sections_with(key)]
     if within and key not in keys_at(()):
         return f", did you mean {' or '.join(map(repr, within))}?"
     return nearest(key, keys_at(()))
+
+
+def _sections_with(key: str) -> list[str]:
+    return [name for name in RunConfig.model_fields if name not in _OWN_KEYS and key in keys_at((name,))]
 
 
 def _listed(sources: list[str]) -> str:

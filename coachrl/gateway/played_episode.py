@@ -111,6 +111,7 @@ class PlayedEpisode:
                 raise EpisodeEnded(OVER) from None
             self.given_up += 1
             self.unheard += not heard
+            self._note_given_up(call.role)
             self._said.append("".join(heard))
             raise
         except ContextOverflow:
@@ -213,6 +214,14 @@ class PlayedEpisode:
             action = agent.answered(prompt, said_in(as_message(reply)), ending, scoring)
             self._expect_results(action, role, reply)
         return replies
+
+    def _note_given_up(self, name: str) -> None:
+        self.note(
+            f"given up {name}",
+            "role %s: its app left a call before it was answered, as by a time-out of its own (a model in training may "
+            "answer more slowly than a provider); such calls are not trained on: calls_given_up counts them",
+            name,
+        )
 
     def _note_temperature(self, call: Call, agent: Agent) -> None:
         name = agent.role.name

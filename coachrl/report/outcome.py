@@ -37,7 +37,7 @@ class BeforeAfter:
 
 @dataclass(frozen=True)
 class BehaviorRow:
-    """A mean over all actions of one role; n_* counts those actions."""
+    """A mean over all actions of one role; n_* counts its replies."""
 
     name: str
     before: float | None
@@ -134,7 +134,7 @@ def table2_rows(first: EpisodeFile, last: EpisodeFile | None) -> list[BeforeAfte
 def behavior_rows(first: EpisodeFile, last: EpisodeFile | None) -> dict[str, list[BehaviorRow]]:
     """What the gain is made of: role -> its behavior before and after."""
     before, after = behavior_metrics(first.episodes), behavior_metrics(last.episodes) if last else {}
-    n_before, n_after = _actions(first), _actions(last) if last else {}
+    n_before, n_after = _replies(first), _replies(last) if last else {}
     rows: dict[str, list[BehaviorRow]] = {}
     for role in dict.fromkeys([*n_before, *n_after]):
         for what, name in BEHAVIOR.items():
@@ -224,8 +224,10 @@ def _metric(metric: str, category: str, failed_value: float | None) -> Measure:
     return _of_category(measure, category)
 
 
-def _actions(evaluation: EpisodeFile) -> dict[str, int]:
-    return {role: len(actions) for role, actions in by_role(evaluation.episodes).items()}
+def _replies(evaluation: EpisodeFile) -> dict[str, int]:
+    """How many actions of each role there are, without calls that were given up."""
+    roles = by_role(evaluation.episodes)
+    return {role: sum(not action.is_given_up for action in actions) for role, actions in roles.items()}
 
 
 def changed_draws(

@@ -58,7 +58,8 @@ class EpisodeFrames:
     @property
     def actions(self) -> pd.DataFrame:
         """A row for each action with the score of the run's own coach and what training made of it, NaN where there is
-        none. reward, advantage: those it was trained on; left_out: why it was not. environment_reward, team_reward:
+        none. reward, advantage: those it was trained on; left_out: why it was not ("given_up": an app left the call
+        before there was a reply). environment_reward, team_reward:
         what the pipeline's world paid. chosen: False for candidates of tree sampling that the episode did not go on
         from."""
         rows = []
@@ -182,7 +183,7 @@ def _action_columns(action: Action, chosen: bool, score: CoachScore | None) -> t
         score.status if score is not None else None,
         _number(credit.reward if credit is not None else None),
         _number(credit.advantage if credit is not None else None),
-        credit.left_out if credit is not None else None,
+        credit.left_out if credit is not None else "given_up" if action.is_given_up else None,
         _number(paid.local if paid is not None else None),
         _number(paid.team if paid is not None else None),
         len(action.response_ids),

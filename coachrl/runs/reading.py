@@ -11,7 +11,6 @@ from coachrl.errors import ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.generation import Message, opening
 from coachrl.pipelines.parts import part_so_far
-from coachrl.pipelines.team.team import GIVEN_UP
 from coachrl.runs.beginning import changed_tasks
 from coachrl.runs.folder import Run
 from coachrl.runs.records import ScoredEpisode, read_each_once
@@ -88,7 +87,7 @@ def requests_of(
     for action in episode.all_actions:
         role, previous = _role(roles, action), tuple(a for a in episode.actions if a.index < action.index)
         shown = sees_outcome(action.role, team, outcome_to)
-        is_asked_about = action.infra_error is None and action.result != GIVEN_UP
+        is_asked_about = action.infra_error is None and not action.is_given_up
         if is_asked_about and not (shown and episode.infra_error is not None):
             requests.append(make_request(task, team, role, action, previous, episode.outcome if shown else None))
     return requests

@@ -34,13 +34,17 @@ def behavior_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """`behavior/<what>/<role>`: means over the role's actions.
 
     response_tokens; finish_rate (share that ended by itself); code (share with a closed code block, of roles that ever
-    ran code); code_success_rate (share of all actions whose code ended in state ok); turns (actions per episode).
+    ran code); code_success_rate (share of all actions whose code ended in state ok); turns (actions per episode). Of
+    calls that an app left before there was a reply only the turns are counted.
     """
     metrics: dict[str, float] = {}
     for role, actions in by_role(episodes).items():
+        metrics[f"behavior/turns/{role}"] = len(actions) / len({a.episode_id for a in actions})
+        actions = [action for action in actions if not action.is_given_up]
+        if not actions:
+            continue
         metrics[f"behavior/response_tokens/{role}"] = mean_of(len(a.response_ids) for a in actions)
         metrics[f"behavior/finish_rate/{role}"] = mean_of(a.finish_reason == "stop" for a in actions)
-        metrics[f"behavior/turns/{role}"] = len(actions) / len({a.episode_id for a in actions})
         if any(a.execution is not None for a in actions):
             metrics[f"behavior/code/{role}"] = mean_of(a.code is not None for a in actions)
             metrics[f"behavior/code_success_rate/{role}"] = mean_of(

@@ -392,10 +392,19 @@ def test_a_slope_is_that_inside_of_cells_over_the_usual_range():
     assert style_effect(sample(*(row | {"tokens": 5} for row in rows)), "tokens", "") is None
 
 
+def test_length_is_measured_where_most_replies_were_cut_at_their_limit():
+    cut = [{"task": f"t{n}", "episode": f"c{n}", "state": "cut", "tokens": 40, "score": 5.0} for n in range(30)]
+    whole = [{"task": f"t{n}", "episode": f"w{n}", "state": "ran", "tokens": n, "score": n / 2} for n in range(20)]
+    found = style_effect(sample(*cut, *whole), "tokens", "")
+    assert found.slope.value == pytest.approx(found.span / 2) and found.span == pytest.approx(0.8 * 19)
+
+
 def test_the_usual_range_is_that_of_the_median_actions_cell():
     values, cells = np.array([0.0, 1, 0, 2, 0, 100, 50, 50, 50]), np.array([0, 0, 1, 1, 2, 2, 2, 2, 2])
     assert _usual_range(values, cells) == pytest.approx(60.0)  # of 0.8 and 1.6 twice each, and 60 five times
     assert _usual_range(values[:6], cells[:6]) == pytest.approx(1.6)
+    assert _usual_range(values[[0, 1, 6, 7, 8]], cells[[0, 1, 6, 7, 8]]) == pytest.approx(0.8), "of those that differ"
+    assert _usual_range(values[6:], cells[6:]) == 0
 
 
 def test_progress_is_taken_out_twice():

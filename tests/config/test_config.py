@@ -65,6 +65,9 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
     [
         ("trian.steps=3", ["trian", "did you mean 'train'"]),
         ("train.stepz=3", ["train.stepz", "did you mean 'steps'"]),
+        ("train.seed=3", ["train.seed", "did you mean 'seed'?"]),
+        ("train.lora_rank=8", ["train.lora_rank", "did you mean 'torch.lora_rank'?"]),
+        ("train.gradient_checkpointing=true", ["did you mean 'torch.gradient_checkpointing' or 'openrlhf.gradient"]),
         ("pipeline.roles.verifier.max_turn=3", ["pipeline.roles.verifier.max_turn", "did you mean 'max_turns'"]),
         ("train.steps=0", ["train.steps", "greater than or equal to 1"]),
         ("train.steps=many", ["train.steps", "many"]),

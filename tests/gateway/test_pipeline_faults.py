@@ -17,6 +17,8 @@ from gateway_apps import SEEN, ask, kept, pipeline_of, user, wait_until
 
 from coachrl.errors import BackendError, PolicyError
 from coachrl.gateway import apps
+from coachrl.runs.frames import EpisodeFrames, PlacedEpisode
+from coachrl.runs.records import ScoredEpisode
 from coachrl.testing.scripted import CharacterTokenizer, ScriptedPolicy
 
 LONG_S = 60.0
@@ -289,7 +291,7 @@ async def goes_away(task, endpoint):
         return (await client.chat.completions.create(model="planner", messages=[user("y")])).choices[0].message.content
 
 
-async def test_a_reply_that_nobody_waits_for_is_given_up_and_the_action_says_so():
+async def test_a_reply_that_nobody_waits_for_is_given_up_and_the_action_says_so(caplog):
     submitted = []
     SEEN["policy"] = policy = SlowPolicy(lambda call: "fine")
     [episode] = await play(gateway("goes_away"), policy, submit=submitted.append)
@@ -298,6 +300,12 @@ async def test_a_reply_that_nobody_waits_for_is_given_up_and_the_action_says_so(
     assert gone.response_ids == () and gone.prompt_text == "wait for it"
     assert [request.action for request in submitted] == [answered]
     assert episode.outcome.success and episode.outcome.metrics["calls_given_up"] == 1
+    [note] = [record.message for record in caplog.records if "given_up" in record.message]
+    assert note.startswith("role planner: its app left a call before it was answered")
+    assert EpisodeFrames([PlacedEpisode("train", 1, ScoredEpisode(episode, {}))]).actions["left_out"].tolist() == [
+        "given_up",
+        None,
+    ]
 
 
 def gives_up_and_fails(task, endpoint):

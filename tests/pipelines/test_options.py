@@ -13,7 +13,7 @@ from coachrl.config import PipelineConfig, RoleConfig, dump_config, find_config,
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import SHIPPED, find_pipeline, make_pipeline
 from coachrl.pipelines.base import Pipeline, PipelineOptions
-from coachrl.pipelines.team.roles import TOOL_FEEDBACK, load_team
+from coachrl.pipelines.team.roles import OBSERVED, load_team
 from coachrl.prompts import NO_PROMPT, parse_prompt
 from coachrl.types import Outcome, Role, Task
 
@@ -251,7 +251,9 @@ def test_what_a_role_says_between_its_turns_stays_and_tools_alone_get_a_word_of_
     tools = (f"{__name__}:now",)
     with_tools = [Role(name, name, PROMPT, feedback=said, max_turns=2, tools=tools) for name, said in TOLD]
     kept, given = load_team([(role, 1) for role in with_tools], PipelineConfig(), "own")
-    assert (kept.feedback, given.feedback) == (BRIEF, TOOL_FEEDBACK)
+    assert (kept.feedback, given.feedback) == (BRIEF, OBSERVED)
+    [coder] = load_team([(Role("d", "d", PROMPT, max_turns=2, python=True), 1)], PipelineConfig(), "own")
+    assert coder.feedback is OBSERVED
     (tmp_path / "c.md").write_text("---\nfields: []\n---\nSay something.")
     [filed] = load_team([(Role("c", "c", feedback=BRIEF, max_turns=2), 1)], PipelineConfig(prompts=tmp_path), "own")
     assert filed.feedback is BRIEF

@@ -23,7 +23,7 @@ from coachrl.report.outcome import (
 )
 from coachrl.stats import Estimate
 from coachrl.testing.actions import make_action
-from coachrl.types import CoachScore, Episode, Outcome
+from coachrl.types import GIVEN_UP, CoachScore, Episode, Outcome
 
 
 def episode(name, success, category="k", actions=(), broken=None, **metrics):
@@ -127,6 +127,10 @@ def test_behavior_stands_beside_how_many_actions_it_is_of():
     assert (length.before, length.after, length.n_before, length.n_after) == (3.0, 6.0, 2, 3)
     alone = behavior_rows(evaluation(0, acted("x.0", 2)), None)["a"][0]
     assert (alone.after, alone.n_after) == (None, 0)
+    left = make_action("a", index=1, response_ids=(), finish_reason="length", result=GIVEN_UP)
+    replied = make_action("a", response_ids=(2,) * 4)
+    [length, *_] = behavior_rows(evaluation(0, episode("x.0", True, actions=(replied, left))), None)["a"]
+    assert (length.before, length.n_before) == (4.0, 1), "a call that its app left is no reply"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from coachrl.cli.main import main
 from coachrl.commands.build import make_coach_pool
 from coachrl.config import load_config, parse_config
 from coachrl.errors import CoachUnavailable, ConfigError
-from coachrl.pipelines.team.team import GIVEN_UP
 from coachrl.rescore.rescoring import ActionFilter, SavedActions, ScoredAction, choose, rescore_run, rescored_by
 from coachrl.rescore.store import read_rescores
 from coachrl.runs.beginning import keep_tasks
@@ -28,7 +27,7 @@ from coachrl.runs.reading import tasks_of
 from coachrl.storage.jsonl import read_jsonl
 from coachrl.tasks import load_tasks
 from coachrl.tasks.math.problems import MathTruth
-from coachrl.types import CoachScore
+from coachrl.types import GIVEN_UP, CoachScore
 
 ACTIONS = 32  # 4 tasks, 2 episodes of each, 4 actions in each
 

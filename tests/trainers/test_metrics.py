@@ -14,7 +14,7 @@ from coachrl.trainers.metrics import (
     score_metrics,
 )
 from coachrl.trainers.samples import to_samples
-from coachrl.types import CoachScore, Episode, Execution, Outcome, Usage
+from coachrl.types import GIVEN_UP, CoachScore, Episode, Execution, Outcome, Usage
 
 OK, FAILED = Execution("ok"), Execution("error")
 
@@ -51,6 +51,16 @@ def test_behavior_is_counted_by_role():
     assert metrics["behavior/turns/a"] == 1.5
     assert metrics["behavior/turns/b"] == 1, "an episode in which a role never acts is not one of its own"
     assert "behavior/code/a" not in metrics, "a role that never ran code has no rate of it"
+
+
+def test_a_call_that_its_app_left_is_no_reply_of_no_tokens():
+    left = [
+        make_action("a", episode="e", index=n, response_ids=(), finish_reason="length", result=GIVEN_UP) for n in (1, 2)
+    ]
+    metrics = behavior_metrics([episode("e", action("e/0", tokens=6), *left)])
+    assert (metrics["behavior/response_tokens/a"], metrics["behavior/finish_rate/a"]) == (6, 1)
+    assert metrics["behavior/turns/a"] == 3
+    assert behavior_metrics([episode("e", *left)]) == {"behavior/turns/a": 2}
 
 
 def test_code_that_was_never_run_counts_against_the_share_that_succeeds():

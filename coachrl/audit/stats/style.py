@@ -34,7 +34,8 @@ class StyleEffect:
     it in words), at equal role, outcome and exit state (how the code ended, and whether the reply was cut). Both are
     inside of tasks where these were played several times, and without what goes with the training step. The span is
     what was observed: from the 10th to the 90th percentile of the feature inside the cell (equal role, outcome and exit
-    state) of the median action. slope is None where there is no such figure; `no_slope` says why.
+    state) of the median action, of those whose cell holds several values. slope is None where there is no such
+    figure; `no_slope` says why.
     """
 
     feature: str
@@ -100,10 +101,12 @@ def _cells(sample: Sample) -> tuple[Ints, int]:
 
 
 def _usual_range(values_N: Floats, cells_N: Ints) -> float:
-    """How far the percentiles of a value's cell are apart: the median over all values."""
-    cells, counts = np.unique(cells_N, return_counts=True)
-    widths = [np.ptp(np.percentile(values_N[cells_N == cell], PERCENTILES)) for cell in cells]
-    return float(np.median(np.repeat(widths, counts)))
+    """How far the percentiles of a value's cell are apart: the median over the values of cells that hold several,
+    0 where none does. Replies that were cut are a cell of one length, and often most of all."""
+    inside = [values_N[cells_N == cell] for cell in np.unique(cells_N)]
+    varied = [within for within in inside if np.ptp(within) > _NOTHING]
+    widths = [np.full(len(within), np.ptp(np.percentile(within, PERCENTILES))) for within in varied]
+    return float(np.median(np.concatenate(widths))) if widths else 0.0
 
 
 def _why_no_slope(slope: Estimate, span: float) -> str:

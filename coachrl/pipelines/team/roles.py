@@ -17,7 +17,7 @@ from coachrl.text import brief, nearest, one_line
 from coachrl.types import Example, Role, policy_names
 
 _LONGEST_NAME = 255  # bytes of a file's name
-TOOL_FEEDBACK = parse_prompt("---\nfields: [observation]\n---\n{{observation}}", "results of tools")
+OBSERVED = parse_prompt("---\nfields: [observation]\n---\n{{observation}}", "what came of a turn")
 
 
 def prompt_folder(settings: PipelineConfig, pipeline: str) -> Path:
@@ -44,12 +44,13 @@ def prompt_folder(settings: PipelineConfig, pipeline: str) -> Path:
 def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str, prompt_name: str) -> Role:
     """`role` with its prompt, feedback template and examples, and the run's settings on top.
 
-    A role that was declared with a prompt keeps it. For others the file is `<prompt_name>.md` in the prompt_style's
-    folder, or `<prompt_name>.partial.md` under partial information; `feedback.md` serves every role. A header may hold
-    `examples`, a list of {user, assistant}. kind: what several roles of a team have in common; settings of the kind
-    count for each of them. Raises ConfigError.
+    A role that was declared with a prompt keeps it; without feedback of its own it is told what its code and its tools
+    came to. For others the file is `<prompt_name>.md` in the prompt_style's folder, or `<prompt_name>.partial.md` under
+    partial information; `feedback.md` serves every role. A header may hold `examples`, a list of {user, assistant}.
+    kind: what several roles of a team have in common; settings of the kind count for each of them. Raises ConfigError.
     """
-    if role.prompt is NO_PROMPT:
+    is_declared = role.prompt is not NO_PROMPT
+    if not is_declared:
         role = _with_files(role, settings, pipeline, prompt_name)
     own_length = role.max_new_tokens != Role.max_new_tokens  # what the code says of a role is nearer to it
     role = replace(
@@ -61,7 +62,9 @@ def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str, pr
     for name in dict.fromkeys((kind, role.name)):
         if name in settings.roles:
             role = replace(role, **settings.roles[name].model_dump(exclude_none=True))
-    role = _with_tools(role)
+    _check_tools(role)
+    if role.max_turns > 1 and role.feedback is NO_PROMPT and (role.tools or (role.python and is_declared)):
+        role = replace(role, feedback=OBSERVED)
     if role.max_turns > 1 and role.feedback is NO_PROMPT:
         raise ConfigError(
             f"role {role.name} has {role.max_turns} turns, but there is no feedback between them: pipeline {pipeline} "
@@ -71,18 +74,16 @@ def load_role(role: Role, settings: PipelineConfig, pipeline: str, kind: str, pr
     return role
 
 
-def _with_tools(role: Role) -> Role:
-    """`role` with a message between its turns that tells it of its calls. Raises ConfigError for tools that cannot be
-    used."""
+def _check_tools(role: Role) -> None:
+    """Raises ConfigError for tools that cannot be used."""
     if not role.tools:
-        return role
+        return
     load_tools(role.tools)
     if role.max_turns == 1:
         raise ConfigError(
             f"role {role.name} has tools, and one turn, so that it would never read a result: set max_turns to 2 or "
             "more"
         )
-    return replace(role, feedback=TOOL_FEEDBACK) if role.feedback is NO_PROMPT else role
 
 
 def _with_files(role: Role, settings: PipelineConfig, pipeline: str, prompt_name: str) -> Role:

@@ -25,7 +25,7 @@ from coachrl.pipelines.team.trajectory import AgentTrajectory, ReadPrompt, actio
 from coachrl.sandbox.base import Sandbox, Workspace
 from coachrl.seeding import derive_seed
 from coachrl.text import brief_output, counted, listed, listed_files, nearest, shown, visible
-from coachrl.types import Action, FinishReason, Generation, Reward, Role, SamplingParams, Task, ToolCall
+from coachrl.types import GIVEN_UP, Action, FinishReason, Generation, Reward, Role, SamplingParams, Task, ToolCall
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Environment)
@@ -38,7 +38,6 @@ Rewards = Callable[[Sequence[CoachRequest]], Awaitable[list[float | None]]]
 
 Scoring = Literal["now", "later", "never"]
 """When an action goes to the coach."""
-GIVEN_UP = "Nobody waited for this reply: the client went away."
 
 # What a feedback template may use. brief: what was printed, or the last line of the error alone.
 FEEDBACK_FIELDS = frozenset({"observation", "brief", "missing", "files", "turns_left"})

@@ -30,7 +30,7 @@ from coachrl.config.choices import awaited, is_own_doing, raised_in
 from coachrl.errors import CoachrlError, ConfigError, ContextOverflow, EpisodeTimeout, ReplayDiverged
 from coachrl.pipelines.base import Pipeline
 from coachrl.pipelines.checked import checked_outcome
-from coachrl.pipelines.team.team import GIVEN_UP, Submit, Team, Tree
+from coachrl.pipelines.team.team import Submit, Team, Tree
 from coachrl.sandbox.base import Sandbox
 from coachrl.text import said
 from coachrl.trainers.backends.base import EpisodeGenerator
@@ -172,7 +172,7 @@ def _ask_with_outcome(
             context.submit(replace(request, outcome=episode.outcome))
     if context.submit_episode is not None:
         requests = episode_requests(spec.task, context.pipeline.roles, episode.actions, episode.outcome)
-        context.submit_episode([request for request in requests if request.action.result != GIVEN_UP])
+        context.submit_episode([request for request in requests if not request.action.is_given_up])
 
 
 async def _play(spec: EpisodeSpec, context: RolloutContext, team: Team) -> Outcome:

@@ -14,7 +14,7 @@ from coachrl.trainers.algorithms.advantages.rewards import (
     score_reward,
     source_rewards,
 )
-from coachrl.types import CoachScore, Reward
+from coachrl.types import GIVEN_UP, CoachScore, Reward
 
 RNG = np.random.default_rng(0)
 
@@ -56,6 +56,19 @@ def test_an_episode_that_broke_has_no_reward_whoever_gives_it_and_nobody_is_aske
 
     rewards = action_rewards(by_outcome, [broken, whole], {}, RewardConfig(), RNG)
     assert rewards == {"b/0": None, "b/1": None, "w/0": 1.0} and asked == ["w"]
+
+
+def test_a_call_that_its_app_left_has_no_reward_whatever_its_episode_came_to():
+    played = episode("e", 2)
+    left = replace(played.actions[1], text="", response_ids=(), result=GIVEN_UP)
+    played = replace(played, actions=(played.actions[0], left))
+
+    def by_outcome(played, scores, config):
+        return {action.id: 10.0 for action in played.actions}
+
+    assert action_rewards(by_outcome, [played], {}, RewardConfig(), RNG) == {"e/0": 10.0, "e/1": None}
+    assert not replace(left, text="what it was told").is_given_up, "an agent's own words are no sign of it"
+    assert not replace(left, response_ids=(2,)).is_given_up
 
 
 def test_shuffling_keeps_each_roles_rewards_and_what_is_unknown():

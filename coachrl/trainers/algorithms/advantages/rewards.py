@@ -25,9 +25,9 @@ def action_rewards(
     """Action id -> reward, or None where there is none: that action is not trained on.
 
     of_episode: `Algorithm.rewards`. It is not asked about an episode that broke for no fault of the agents: what that
-    came to nobody measured, and of its returns later actions are missing. All are multiplied by `scale`. `shuffle`
-    permutes the rewards among the actions of each role: the control that keeps every distribution and removes what the
-    scores know.
+    came to nobody measured, and of its returns later actions are missing. A call that was given up has none, whatever
+    its episode came to. All are multiplied by `scale`. `shuffle` permutes the rewards among the actions of each role:
+    the control that keeps every distribution and removes what the scores know.
 
     Raises ConfigError where a reward is not finite.
     """
@@ -38,6 +38,7 @@ def action_rewards(
             continue
         for action_id, value in of_episode(episode, scores, config).items():
             rewards[action_id] = None if value is None else _finite(value * config.scale, action_id)
+        rewards |= dict.fromkeys((action.id for action in episode.all_actions if action.is_given_up), None)
     return _shuffled(episodes, rewards, rng) if config.shuffle else rewards
 
 
