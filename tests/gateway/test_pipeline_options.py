@@ -14,6 +14,9 @@ from coachrl.errors import ConfigError
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.tree import check_rewards
 
+pytest.importorskip("starlette", reason="needs the gateway extra")
+pytest.importorskip("uvicorn", reason="needs the gateway extra")
+
 gateway = partial(pipeline_of, __name__)
 
 
