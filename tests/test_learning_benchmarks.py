@@ -22,6 +22,7 @@ PROMPT = "data_engineer. regression\nid: AREA_ID\ntarget: Net wage\nsave: y_trai
 
 @pytest.fixture
 def tiny_coder(monkeypatch):
+    pytest.importorskip("torch", reason="needs the torch extra")
     monkeypatch.syspath_prepend(str(LEARNING))
     import tiny_coder
 

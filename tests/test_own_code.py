@@ -89,6 +89,7 @@ def grade(task, result):
 
 
 async def test_a_grader_has_its_task_to_itself_in_each_episode():
+    pytest.importorskip("starlette", reason="needs the gateway extra")
     options = {"run": f"{__name__}:app", "grade": f"{__name__}:grade", "roles": {"solver": {}}}
     pipeline = make_pipeline(PipelineConfig(name="gateway", options=options))
     task = a_task()

@@ -95,15 +95,20 @@ def test_the_oldest_and_the_newest_versions_are_tested_by_uv(tmp_path):
     (python := tmp_path / "venv" / "bin" / "python").parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\necho "python was told: $*"\n')
     python.chmod(0o755)
-    for versions, resolution in (("oldest", "lowest-direct"), ("newest", "highest")):
+    all_extras = ".[dev,wandb,mlflow,trackio]"
+    for versions, wanted in (
+        ("oldest", f"lowest-direct -e {all_extras}"),
+        ("plain", "lowest-direct -e .\n"),
+        ("newest", f"highest -e {all_extras}"),
+    ):
         done = run("test_versions.sh", tmp_path, versions, "-k verdict", uv='echo "uv was told: $*"', python3="exit 0")
         told = done.stdout.splitlines()
-        assert f"--resolution {resolution} -e .[dev,wandb,mlflow,trackio]" in told[1], done
+        assert f"--resolution {wanted}" in told[1] + "\n", done
         assert told[-1] == "python was told: -m pytest --ignore tests/distributed -k verdict"
 
 
 @pytest.mark.parametrize(
-    ("versions", "said"), [("old", "usage: scripts/test_versions.sh oldest|newest"), ("oldest", "pip install uv")]
+    ("versions", "said"), [("old", "usage: scripts/test_versions.sh oldest|plain|newest"), ("oldest", "pip install uv")]
 )
 def test_what_the_test_of_versions_lacks_is_said(tmp_path, versions, said):
     for program in ("bash", "dirname"):  # and no uv

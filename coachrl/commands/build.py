@@ -306,7 +306,7 @@ def _check_models(config: RunConfig, policies: Iterable[str]) -> None:
 
 
 _BACKEND_NEEDS = {
-    "torch": ("the embedded backend", "pip install 'coachrl[quickstart]' -c constraints.txt"),
+    "torch": ("the embedded backend", "pip install 'coachrl[quickstart]'"),
     "vllm": (
         "backend=vllm",
         "pip install 'coachrl[vllm]' on a machine with a GPU; `coachrl doctor --backend vllm` says what is missing",

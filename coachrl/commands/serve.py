@@ -90,9 +90,7 @@ def _address(host: str, port: int) -> Iterator[socket.socket]:
     try:
         from coachrl.gateway.server import is_loopback, listen
     except ImportError as error:
-        raise ConfigError(
-            f"serving needs {lacking(error)}: pip install 'coachrl[gateway]' -c constraints.txt"
-        ) from error
+        raise ConfigError(f"serving needs {lacking(error)}: pip install 'coachrl[gateway]'") from error
     if not (_key().isascii() and _key().isprintable() and _key() == _key().strip()):  # a line end among them
         raise ConfigError(f"{KEY}: clients can send no such key: take letters and digits")
     with listen(host, port) as listener:

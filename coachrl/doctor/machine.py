@@ -55,7 +55,7 @@ def _packages() -> list[Finding]:
         try:
             findings.append(Finding(package, True, importlib.metadata.version(package)))
         except importlib.metadata.PackageNotFoundError:
-            remedy = f"pip install 'coachrl[{extra}]' -c constraints.txt"
+            remedy = f"pip install 'coachrl[{extra}]'"
             findings.append(Finding(package, False, "not installed", remedy, optional=package not in needed))
     return findings
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from coachrl.errors import CheckpointError, CoachrlError, ConfigError
+from coachrl.errors import CheckpointError, CoachrlError, ConfigError, PackageMissing, lacking
 from coachrl.runs import checkpoints
 from coachrl.runs.chosen import LAST, checkpoint_kept
 from coachrl.runs.folder import Run
@@ -53,9 +53,11 @@ def _write_whole(run: Run, policy: Path, initial: str, folder: Path) -> None:
         files = [path for path in sorted(policy.iterdir()) if path.is_file() and path.name not in _FOR_RESUMING]
         kept = [path for path in files if path.name == CARD or path.suffix in _KINDS]
     else:
-        from coachrl.trainers.backends.torch.models.adapter_folders import whole_model  # these import torch
-        from coachrl.trainers.backends.torch.policy import merge_adapter
-
+        try:
+            from coachrl.trainers.backends.torch.models.adapter_folders import whole_model
+            from coachrl.trainers.backends.torch.policy import merge_adapter
+        except ImportError as error:
+            raise PackageMissing(f"merging adapters needs {lacking(error)}: pip install 'coachrl[torch]'") from error
         base = whole_model(initial)  # which may be an adapter's folder, too
         if changed := changed_models(run, {policy.name: (checkpoints.whole_name(initial), base)}):
             run.warn(changed)
@@ -66,9 +68,11 @@ def _write_whole(run: Run, policy: Path, initial: str, folder: Path) -> None:
 
 
 def check_push(repo: str) -> None:
-    """Raises ConfigError where `repo` is no name of a repository, or there is no token."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
+    """Raises ConfigError where `repo` is no name of a repository, or a token or the hub's package is missing."""
+    try:
+        from huggingface_hub.utils import HFValidationError, validate_repo_id
+    except ImportError as error:
+        raise ConfigError(f"--push needs {lacking(error)}: pip install 'coachrl[torch]'") from error
     try:
         validate_repo_id(repo)
     except HFValidationError as error:

@@ -203,6 +203,7 @@ def test_failed_calls_are_counted_and_never_a_number():
 
 
 def test_a_coach_that_was_never_asked_has_the_price_of_the_table():
+    pytest.importorskip("litellm", reason="needs the llm extra")
     price = known_price(CoachConfig(name="gemini-2.5-pro"))
     assert price is not None and 0 < price.input_usd < price.output_usd < 1e-4
     assert known_price(CoachConfig(name="hosted_vllm/mine", api_base="http://127.0.0.1:1/v1")) is None
@@ -230,14 +231,15 @@ def test_command_line_probes_a_real_run(tmp_path, monkeypatch):
         *(f"another name for role {role}" for role in ("problem_solver", "code_executor")),  # of the four drawn
     }
     assert (run.folder / "coach" / "audit.jsonl").is_file() and not (run.folder / "coach" / "ledger.jsonl").exists()
+    idle = cli.invoke(app, ["audit", str(run.folder), "--coach", "rules"])
+    assert isinstance(idle.exception, ConfigError) and "--probe N or --fault-localization N" in str(idle.exception)
+    pytest.importorskip("litellm", reason="needs the llm extra")
     refused = cli.invoke(
         app, ["audit", str(run.folder), "--probe", "4", "--coach", "openai/none", "--resamples", "100"]
     )
     assert isinstance(refused.exception, ConfigError) and "add --yes" in str(refused.exception)
     both = cli.invoke(app, ["audit", str(run.folder), "--probe", "4", "--coach", "openai/none", "--replay", "2"])
     assert "no checkpoint is there" in str(both.exception), "nobody is asked for money before that is known"
-    idle = cli.invoke(app, ["audit", str(run.folder), "--coach", "rules"])
-    assert isinstance(idle.exception, ConfigError) and "--probe N or --fault-localization N" in str(idle.exception)
 
 
 class Heard(ScriptedCoach):
@@ -305,6 +307,7 @@ def test_a_coach_is_asked_once_its_cost_is_agreed_to_and_it_can_be_reached_and_i
 
 
 def test_an_audit_that_would_use_up_the_budget_before_its_last_reply_is_not_begun(tmp_path):
+    pytest.importorskip("litellm", reason="needs the llm extra")
     run = Run.create(load_config(None, [f"out={tmp_path}", "name=r", "tasks.train_count=6"]))
     write_rules_run(run)
     coach = ["coach.name=openai/none", "coach.usd_per_million_tokens=[10,10]"]

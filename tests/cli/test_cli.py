@@ -42,6 +42,7 @@ from command_line import coachrl
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else None,
 )
 def test_a_wrong_input_is_one_line_exit_code_2_and_nothing_left_behind(tmp_path, arguments, words):
+    pytest.importorskip("torch", reason="needs the torch extra")
     done = coachrl(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
@@ -61,6 +62,7 @@ def test_the_distributed_backend_says_what_it_needs_and_leaves_nothing(tmp_path)
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_the_backend_of_one_gpu_says_what_it_needs_and_leaves_nothing(tmp_path):
+    pytest.importorskip("torch", reason="needs the torch extra")
     done = coachrl("train", "-c", "one_gpu", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "needs vllm: pip install 'coachrl[vllm]'" in done.stderr and "Traceback" not in done.stderr
@@ -72,6 +74,7 @@ def test_the_backend_of_one_gpu_says_what_it_needs_and_leaves_nothing(tmp_path):
 
 
 def test_a_dry_run_counts_and_writes_nothing(tmp_path):
+    pytest.importorskip("torch", reason="needs the torch extra")
     done = coachrl(
         "train",
         "-c",
@@ -89,6 +92,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path):
 
 
 def test_a_dry_run_never_shows_a_key(tmp_path):
+    pytest.importorskip("torch", reason="needs the torch extra")
     done = coachrl("train", "-c", "quickstart", "--dry-run", cwd=tmp_path, OPENAI_API_KEY="sk-secret")
     assert "OPENAI_API_KEY" in done.stdout and "sk-secret" not in done.stdout + done.stderr
 
@@ -128,6 +132,7 @@ def test_a_run_that_fails_before_its_first_line_leaves_nothing(tmp_path):
 
 
 def test_an_evaluation_of_which_every_episode_broke_has_failed(tmp_path):
+    pytest.importorskip("torch", reason="needs the torch extra")
     (tmp_path / "gone.py").write_text(
         "from coachrl.errors import SandboxError\nfrom coachrl.pipelines.base import Pipeline\n"
         "from coachrl.prompts import parse_prompt\nfrom coachrl.types import Role\n"

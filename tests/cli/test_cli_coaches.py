@@ -133,6 +133,7 @@ def test_a_run_without_a_model_shows_the_prompt_and_says_that_nobody_was_asked(r
     ],
 )
 def test_wrong_input_is_one_clear_line(run, arguments, message):
+    pytest.importorskip("litellm", reason="needs the llm extra")
     error = coachrl(*arguments).exception
     assert isinstance(error, CoachrlError) and error.exit_code == 2
     assert re.search(message, str(error)) and "\n" not in str(error)
@@ -164,6 +165,7 @@ GOOD = "{{agent_output}} PROCESS_SCORE: n"
 def test_a_prompt_that_cannot_be_used_stops_a_run_before_it_begins(
     tmp_path, monkeypatch, header, body, settings, message
 ):
+    pytest.importorskip("torch", reason="needs the torch extra")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef")
     (tmp_path / "mine.md").write_text(f"---\n{header}\n---\n{body}\n")

@@ -70,6 +70,7 @@ def test_a_terminal_without_a_size_is_told_all_the_same(tmp_path):
 
 
 def test_a_run_whose_reader_leaves_writes_a_checkpoint_and_says_how_to_go_on(tmp_path):
+    pytest.importorskip("torch", reason="needs the torch extra")
     (tmp_path / "t.csv").write_text("problem,answer\n" + "".join(f"What is {n} + 1?,{n + 1}\n" for n in range(4)))
     settings = ["tasks.train=t.csv", "tasks.heldout_count=2", "train.tasks_per_step=2"]
     train = [*command(), "train", "--model", "tiny-random", "--steps", "1", "--name", "r", *settings]

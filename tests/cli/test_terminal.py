@@ -241,6 +241,7 @@ def load(config):
 
 
 def test_the_traceback_of_ones_own_pipeline_shows_no_key_and_gives_no_orders(tmp_path):
+    pytest.importorskip("torch", reason="needs the torch extra")
     (tmp_path / "broken.py").write_text(PIPELINE)
     asked = ("--pipeline", "broken:Broken", "--model", "tiny-random", "tasks.source=broken:load", "train.steps=1")
     key = "sk-0123456789abcdef"
@@ -251,6 +252,7 @@ def test_the_traceback_of_ones_own_pipeline_shows_no_key_and_gives_no_orders(tmp
 
 
 def test_a_broken_pipe_of_ones_own_pipeline_is_told_and_one_of_the_output_is_not(tmp_path):
+    pytest.importorskip("torch", reason="needs the torch extra")
     broken = PIPELINE.replace("raise ValueError(f", 'raise BrokenPipeError(32, "Broken pipe")  # (f')
     (tmp_path / "broken.py").write_text(broken)
     asked = ("--pipeline", "broken:Broken", "--model", "tiny-random", "tasks.source=broken:load", "train.steps=1")

@@ -171,6 +171,7 @@ def test_a_wrong_path_names_what_is_wrong_and_the_nearest(module: str, path: str
 
 
 def test_a_coach_that_is_named_with_a_dot_is_told_the_colon(module: str) -> None:
+    pytest.importorskip("litellm", reason="needs the llm extra")
     with pytest.raises(CoachUnavailable, match=f"no coach '{module}.Mine', did you mean '{module}:Mine'"):
         resolve_model(f"{module}.Mine", import_litellm("x"))
 

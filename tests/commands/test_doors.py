@@ -14,6 +14,9 @@ from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.resources import cache_folder
 from coachrl.runs.folder import Run
 
+pytest.importorskip("torch", reason="needs the torch extra")
+pytest.importorskip("litellm", reason="needs the llm extra")
+
 KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
 TASKS = {
     "mathchat": "word-problems: 512 training, 64 held out",

@@ -210,6 +210,7 @@ def test_checkpoints_that_do_not_fit_are_refused_and_an_unknown_size_is_not(tmp_
 
 
 def test_the_usual_spend_is_what_steps_of_the_last_run_did_cost(tmp_path):
+    pytest.importorskip("litellm", reason="needs the llm extra")
     coach = ("coach.name=hosted_vllm/mine", "coach.usd_per_million_tokens=[1, 1]")
     sizes = ("train.tasks_per_step=4", "train.group_size=1")
     assert plan_of(tmp_path, *coach, *sizes).coach_usd_usual is None

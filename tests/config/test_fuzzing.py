@@ -107,6 +107,8 @@ def test_damaged_prompts_are_refused_in_a_line(tmp_path):
 @pytest.fixture(scope="module")
 def task_files(tmp_path_factory):
     """Name -> (text of a whole task file, what loads one)."""
+    for package in ("bokeh_sampledata", "lifelines"):
+        pytest.importorskip(package, reason="needs the tabular extra")
     root = ensure_dsbench_lite(tmp_path_factory.mktemp("cache"))
     problems = [{"id": n, "problem": f"{n} + 1?", "answer": n + 1, "level": 2, "source": "made"} for n in range(4)]
     prompts = root / "cleaned_prompts.json"

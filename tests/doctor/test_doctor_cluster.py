@@ -15,6 +15,7 @@ PATIENCE_S = 600.0  # importing torch takes long where others use the machine
 
 
 def test_two_processes_sum_numbers():
+    pytest.importorskip("torch", reason="needs the torch extra")
     finding = cluster._collective("gloo", PATIENCE_S)
     assert finding.ok and "two processes agreed" in finding.detail, finding
 
@@ -48,6 +49,7 @@ def test_without_torch_sums_are_not_tried_and_no_network_is_blamed(monkeypatch):
 
 
 def test_a_sum_by_nccl_is_left_out_with_words_where_there_are_no_two_gpus():
+    pytest.importorskip("torch", reason="needs the torch extra")
     import torch
 
     if torch.cuda.device_count() < 2:

@@ -32,7 +32,7 @@ def test_only_what_every_run_needs_must_be_installed(monkeypatch):
     found = {finding.name: finding for finding in machine._packages()}
     assert {name for name, finding in found.items() if not finding.optional} == {"torch", "transformers"}
     assert not any(finding.ok for finding in found.values()) and len(found) == 7
-    assert found["litellm"].remedy == "pip install 'coachrl[llm]' -c constraints.txt"
+    assert found["litellm"].remedy == "pip install 'coachrl[llm]'"
 
 
 def test_a_checkout_that_nobody_installed_is_looked_at_too(monkeypatch):

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -10,6 +11,8 @@ import yaml
 from command_line import coachrl
 
 from coachrl.config import RunConfig
+from coachrl.errors import ConfigError, PackageMissing
+from coachrl.export.hub import check_push, export_hub
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.model_card import model_card, write_cards
@@ -82,6 +85,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub():
+    pytest.importorskip("huggingface_hub", reason="needs the torch extra")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.kept, server.status = {"files": {}, "tokens": set(), "visibility": set(), "names": []}, 200
     server.takes = None  # so many repositories are made; None: any number
@@ -147,6 +151,8 @@ def test_a_hub_that_refuses_is_one_line_without_the_token(run, hub, status):
     ],
 )
 def test_what_cannot_be_pushed_is_refused_before_anything_is_written(run, arguments, words):
+    if "--push" in arguments:
+        pytest.importorskip("huggingface_hub", reason="needs the torch extra")
     done = export(run, *arguments)
     assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (run.folder.parent / "team").exists()
@@ -172,3 +178,17 @@ def test_nothing_is_said_to_be_done_where_the_first_is_refused(run, hub):
     hub.takes = 0
     done = export(run, "--push", "me/team", HF_TOKEN="hf_secret", HF_ENDPOINT=hub.address)
     assert done.returncode == 1 and "--push me/team-checker: " in done.stderr and "done before" not in done.stderr
+
+
+def test_a_package_that_is_missing_is_named_with_the_extra_that_has_it(monkeypatch, run, tmp_path):
+    monkeypatch.setitem(sys.modules, "huggingface_hub.utils", None)
+    with pytest.raises(ConfigError, match=r"--push needs huggingface_hub.*: pip install 'coachrl\[torch\]'"):
+        check_push("me/team")
+    with run.checkpoint(3, keep=1) as folder:
+        (folder / "solver").mkdir()
+        (folder / "solver" / "adapter_config.json").write_text("{}")
+        checkpoints.seal(folder, 3, {})
+    monkeypatch.setitem(sys.modules, "coachrl.trainers.backends.torch.policy", None)
+    with pytest.raises(PackageMissing, match=r"merging adapters needs .*: pip install 'coachrl\[torch\]'"):
+        export_hub(run, tmp_path / "team")
+    assert not (tmp_path / "team").exists()

@@ -14,6 +14,9 @@ from coachrl.errors import ConfigError
 from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 
+pytest.importorskip("starlette", reason="needs the gateway extra")
+pytest.importorskip("uvicorn", reason="needs the gateway extra")
+
 RESULTS = []
 
 

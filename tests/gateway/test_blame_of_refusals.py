@@ -8,9 +8,12 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+pytest.importorskip("openai", reason="comes with the dev extra")
+
 import httpx
 import openai
-import pytest
 from gateway_apps import LOOK_UP, play, said, user
 
 from coachrl.config import PipelineConfig

@@ -16,7 +16,7 @@ from coachrl.gateway.external import (
     _Telling,
 )
 
-litellm = pytest.importorskip("litellm", reason="needs the gateway extra")
+litellm = pytest.importorskip("litellm", reason="needs the llm extra")
 
 
 def test_what_the_app_left_open_is_left_to_the_provider():

@@ -23,6 +23,8 @@ from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 from coachrl.gateway.server import Server
 from coachrl.testing.actions import make_action
 
+pytest.importorskip("litellm", reason="needs the llm extra")
+
 PRICES = CoachConfig(usd_per_million_tokens=(1.0, 1000.0), budget_usd=10.0, max_attempts=1, give_up_after_s=0.1)
 COUNTS = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")

@@ -16,7 +16,7 @@ from coachrl.errors import BudgetExceeded, ProviderFailed
 from coachrl.gateway.calls import Call
 from coachrl.gateway.external import GatewayRole, LiteLLMProviders
 
-pytest.importorskip("litellm", reason="needs the gateway extra")
+pytest.importorskip("litellm", reason="needs the llm extra")
 
 ANTHROPIC = "anthropic/claude-3-5-haiku-20241022"
 WELL = say("well")

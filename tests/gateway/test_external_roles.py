@@ -22,6 +22,8 @@ from coachrl.trainers.rollout.rollout import EpisodeSpec
 from coachrl.trainers.samples import to_samples
 from coachrl.types import Task
 
+pytest.importorskip("litellm", reason="needs the llm extra")
+
 SEEN = {}
 
 

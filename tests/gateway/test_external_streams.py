@@ -20,6 +20,8 @@ from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.types import Role, SamplingParams
 
+pytest.importorskip("litellm", reason="needs the llm extra")
+
 TEXT = "A fine plan, all in all."
 PRICES = CoachConfig(usd_per_million_tokens=(1e6, 1e6), budget_usd=10_000_000)  # a dollar a token
 ASKS_FOR_A_TOOL = (

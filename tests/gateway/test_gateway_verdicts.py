@@ -17,6 +17,9 @@ from coachrl.gateway.pipeline import _spent
 from coachrl.pipelines import make_pipeline
 from coachrl.types import Outcome, Task, Usage
 
+pytest.importorskip("starlette", reason="needs the gateway extra")
+pytest.importorskip("uvicorn", reason="needs the gateway extra")
+
 TASK = Task("t", "k", "p", ground_truth="5")
 
 

@@ -11,6 +11,9 @@ from gateway_apps import ask, pipeline_of, user, wait_until
 from coachrl.gateway import loop_watch
 from coachrl.testing.scripted import ScriptedPolicy
 
+pytest.importorskip("starlette", reason="needs the gateway extra")
+pytest.importorskip("uvicorn", reason="needs the gateway extra")
+
 gateway = partial(pipeline_of, __name__)
 
 

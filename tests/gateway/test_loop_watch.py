@@ -12,6 +12,9 @@ from coachrl.gateway import loop_watch
 from coachrl.gateway.episode_tokens import SharedServer
 from coachrl.gateway.loop_watch import LoopWatch
 
+pytest.importorskip("starlette", reason="needs the gateway extra")
+pytest.importorskip("uvicorn", reason="needs the gateway extra")
+
 
 class Proxy:
     """Stands for something that is not there, as those of web frameworks do outside of a request."""

@@ -4,8 +4,11 @@ import json
 import pickle
 import socket
 
-import openai
 import pytest
+
+pytest.importorskip("openai", reason="comes with the dev extra")
+
+import openai
 from gateway_apps import LOOK_UP, play, said, user
 
 from coachrl.config import PipelineConfig

@@ -9,10 +9,13 @@ import re
 import threading
 import time
 
+import pytest
+
+pytest.importorskip("openai", reason="comes with the dev extra")
+
 import gateway_apps
 import httpx
 import openai
-import pytest
 from gateway_apps import SEEN, ask, kept, pipeline_of, user, wait_until
 
 from coachrl.errors import BackendError, PolicyError

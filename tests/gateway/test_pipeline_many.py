@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import httpx
+import pytest
 from gateway_apps import user
 
 from coachrl.config import PipelineConfig
@@ -23,6 +24,9 @@ from coachrl.pipelines import make_pipeline
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.rollout import EpisodeSpec, RolloutContext, rollout
 from coachrl.types import Episode, Task
+
+pytest.importorskip("starlette", reason="needs the gateway extra")
+pytest.importorskip("uvicorn", reason="needs the gateway extra")
 
 EPISODES = int(os.environ.get("COACHRL_GATEWAY_EPISODES", 100))
 ONE_IN = 20

@@ -14,6 +14,9 @@ from coachrl.errors import ConfigError
 from coachrl.testing.scripted import ScriptedPolicy
 from coachrl.trainers.rollout.tree import check_rewards
 
+pytest.importorskip("starlette", reason="needs the gateway extra")
+pytest.importorskip("uvicorn", reason="needs the gateway extra")
+
 gateway = partial(pipeline_of, __name__)
 
 
@@ -57,6 +60,8 @@ async def yields_async(task, endpoint):
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_reason(options, words):
+    if "external" in options.get("roles", {}).get("a", {}):
+        pytest.importorskip("litellm", reason="needs the llm extra")
     with pytest.raises(ConfigError, match=words):
         gateway(**options)
 
@@ -101,6 +106,7 @@ def test_rollout_workers_cannot_share_a_port():
 
 
 def test_rollout_workers_cannot_keep_one_budget_for_external_roles(monkeypatch):
+    pytest.importorskip("litellm", reason="needs the llm extra")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
     pipeline = gateway("hangs", roles={"planner": {}, "critic": {"external": "openai/gpt-4o"}})
     pipeline.share_out(1)

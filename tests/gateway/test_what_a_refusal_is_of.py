@@ -4,9 +4,12 @@ whether an app's error came of the refusal."""
 import json
 from types import SimpleNamespace
 
+import pytest
+
+pytest.importorskip("openai", reason="comes with the dev extra")
+
 import httpx
 import openai
-import pytest
 
 from coachrl.errors import AppFailed
 from coachrl.gateway.calls import BadRequest, HeldUp, NotGiven, UnknownModel

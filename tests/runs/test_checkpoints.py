@@ -7,8 +7,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
+
+pytest.importorskip("safetensors", reason="needs the torch extra")
+
+import numpy as np
 from command_line import coachrl
 from full_disk import room_for
 from kept_checkpoints import newest, run_with_checkpoints

@@ -100,6 +100,8 @@ def test_where_the_best_is_gone_the_best_of_the_others_is_named_and_not_taken(ru
     ],
 )
 def test_a_command_that_is_told_a_wrong_one_says_so_in_one_line(run, arguments, words):
+    if arguments[0] == "serve":
+        pytest.importorskip("uvicorn", reason="needs the gateway extra")
     run.write_roles([])
     run.append_metrics(line(0, 0.5))
     done = coachrl(*arguments, cwd=run.folder.parents[1])

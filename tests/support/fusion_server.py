@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from aiohttp import web
-from loopback import LoopbackServer
+from loopback import LoopbackServer, web
 from pydantic import BaseModel, ValidationError
 
 from coachrl.sandbox.base import Sandbox, Workspace

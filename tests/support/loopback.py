@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
+from unittest import SkipTest
 
-from aiohttp import web
+try:
+    from aiohttp import web
+except ModuleNotFoundError as missing:  # tests that import this are skipped
+    raise SkipTest("needs aiohttp, of the llm extra") from missing
 
 
 class LoopbackServer:

@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from aiohttp import web
-from loopback import LoopbackServer
+from loopback import LoopbackServer, web
 
 Behavior = Literal["reply", "hang", "cut", "reset", "end", "malformed"]
 

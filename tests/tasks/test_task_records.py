@@ -102,6 +102,7 @@ def test_where_nobody_says_how_many_no_more_are_held_out_than_evaluations_can_pl
 
 
 def test_a_folder_without_data_is_no_data_set(tmp_path, monkeypatch):
+    pytest.importorskip("datasets", reason="needs the datasets extra")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / ".cache"))
     folder = tmp_path / "data"
     folder.mkdir()

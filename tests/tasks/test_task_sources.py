@@ -82,6 +82,8 @@ def test_a_path_that_the_source_does_not_read_is_refused(tmp_path):
 
 
 def test_a_data_task_on_both_sides_is_refused(tmp_path):
+    pytest.importorskip("bokeh_sampledata", reason="needs the tabular extra")
+    pytest.importorskip("lifelines", reason="needs the tabular extra")
     root = ensure_dsbench_lite(tmp_path)
     both = root / "eval.jsonl"
     paths = {"root": root, "train": both, "heldout": both, "cleaned_prompts": root / "cleaned_prompts.json"}

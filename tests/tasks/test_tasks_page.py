@@ -31,6 +31,7 @@ def test_the_page_has_these_examples():
 def test_an_example_works_as_it_is_typed(tmp_path, title):
     if title in NEEDS and importlib.util.find_spec(NEEDS[title]) is None:
         pytest.skip(f"the extra 'datasets' is not installed: no {NEEDS[title]}")
+    pytest.importorskip("torch", reason="a dry run needs the torch extra")
     done = typed(EXAMPLES[title], tmp_path / "here", HF_DATASETS_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     assert f"tasks             {FOUND[title]}\n" in done.stdout, done.stdout

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 
-import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
+import numpy as np
 from flat_config import with_settings
 from two_step import Silent, make_tasks
 

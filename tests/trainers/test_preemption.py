@@ -9,6 +9,9 @@ import shutil
 import signal
 
 import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
 import small_runs
 from cases import every
 from rich.console import Console

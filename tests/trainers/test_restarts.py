@@ -12,6 +12,9 @@ import threading
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
 import small_runs
 from command_line import coachrl
 from rich.console import Console

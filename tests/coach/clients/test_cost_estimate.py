@@ -15,6 +15,8 @@ from coachrl.resources import resource
 from coachrl.text import dollars, rounded
 from coachrl.types import CoachScore, Execution, Role, Task, Usage
 
+pytest.importorskip("litellm", reason="needs the llm extra")
+
 SOLVER = Role("solver", policy="solver", max_new_tokens=50)
 CODER = Role("coder", policy="coder", max_new_tokens=5000, python=True, max_turns=2)
 WORKLOAD = TeamWorkload((SOLVER, CODER), rounds=1, task_tokens=300, rollouts=(10, 10))

@@ -21,6 +21,8 @@ from coachrl.coach.clients.providers import check_key, resolve_model
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachUnavailable
 
+pytest.importorskip("litellm", reason="needs the llm extra")
+
 MODELS = {
     "gemini-2.5-pro": "set GEMINI_API_KEY, or for Vertex AI",
     "claude-sonnet-4-5": "set ANTHROPIC_API_KEY in the environment",

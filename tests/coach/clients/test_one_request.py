@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from chat_clients import EIGHT, GEMINI, SECRET, ask, client_factory
-from loopback import LoopbackServer
+from loopback import LoopbackServer, web
 from scripted_server import CUT, HANG, RESET, Received, ScriptedServer, Step, say, status
 
 from coachrl.coach.clients.base import TransientCoachError

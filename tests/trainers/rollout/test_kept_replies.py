@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+pytest.importorskip("torch", reason="needs the torch extra")
+
+
 from coachrl.seeding import generator
 from coachrl.testing.actions import make_action
 from coachrl.testing.scripted import ScriptedPolicy

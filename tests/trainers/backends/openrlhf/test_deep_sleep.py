@@ -3,6 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
 import torch
 
 from coachrl.config import load_config

@@ -6,6 +6,9 @@ from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
 import torch
 
 from coachrl.errors import PackageMissing

@@ -5,6 +5,9 @@ import weakref
 from dataclasses import replace
 
 import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
 import torch
 from tiny_models import write_tiny_model
 from torch._subclasses.fake_tensor import FakeTensorMode

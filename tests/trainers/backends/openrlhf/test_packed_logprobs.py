@@ -1,7 +1,10 @@
 """The trainers' forward pass: the log-probabilities of a plain one, in less memory."""
 
-import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
+import numpy as np
 import torch
 from made_samples import train_sample
 from tiny_models import write_tiny_model

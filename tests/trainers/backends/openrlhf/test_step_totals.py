@@ -3,8 +3,11 @@
 from dataclasses import replace
 from math import exp, log
 
-import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
+import numpy as np
 import torch
 from made_samples import train_sample
 

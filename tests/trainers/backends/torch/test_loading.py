@@ -2,6 +2,10 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
 import torch
 from tiny_models import write_tiny_model
 
