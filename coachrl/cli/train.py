@@ -181,13 +181,14 @@ def _finish(run: Run) -> None:
 
 def _sum_up(run: Run, config: RunConfig) -> None:
     """Say how the run ended and what can be made of it, and write the report."""
-    waiting.start("writing the report")
+    waiting.start("summing up the run")
     from coachrl.report import headline, write_report
     from coachrl.trainers.algorithms import make_algorithm
 
     folder = quote(str(run.folder))
     for line in headline(run):  # first: the disk may have no room for the page
         out.print(line)
+    waiting.start("writing the report")
     out.print(f"report: {write_report(run)}")
     out.print(f"read its episodes: coachrl view {folder}")
     if make_algorithm(config.algorithm).needs_coach(config.reward):

@@ -25,14 +25,26 @@ _TRAINING, _HELDOUT = "training", "held-out"
 _KNOWN_OTHERWISE = r"name|out|model|policies\..*\.(model|made_by)"
 _ADDRESSES = r".*\.api_base|pipeline\.options\.(host|port)"  # of servers, and of the machine that the run goes on with
 _MAY_DIFFER = re.compile("|".join([_KNOWN_OTHERWISE, _ADDRESSES, *map(re.escape, resumable_settings())]))
+_KEEPS_BEST = "train.keep_best"
 _SHOWN = 5
 
 
 def keep_settings(run: Run, config: RunConfig) -> None:
-    """`settings.json`: those that a resumed run may not change, by their keys; what is there stays."""
+    """`settings.json`: those that a resumed run may not change, by their keys, and whether it began to keep its best
+    checkpoint; what is there stays."""
     path = run.folder / _SETTINGS
     if not path.exists():
-        write_aside(path, json.dumps(_settings(config), indent=1) + "\n")
+        kept = {**_settings(config), _KEEPS_BEST: config.train.keep_best}
+        write_aside(path, json.dumps(kept, indent=1) + "\n")
+
+
+def began_to_keep_best(run: Run) -> bool:
+    """Whether the run has kept its best checkpoint since it began; False where nobody can say."""
+    try:
+        kept = read_json(run.folder / _SETTINGS, _SETTINGS)
+    except ConfigError:
+        return False
+    return isinstance(kept, Mapping) and kept.get(_KEEPS_BEST) is True
 
 
 def check_settings(run: Run, config: RunConfig) -> None:

@@ -194,16 +194,15 @@ class Run:
             self._told.add(problem)
             log.warning("%s: %s", self.folder.name, problem)
 
-    def check_has_had_none(self, settings: TrainConfig, keep_best: bool = False) -> None:
+    def check_has_had_none(self, settings: TrainConfig, keep_best: bool) -> None:
         """Raises CheckpointError where a run without checkpoints must have had one, by its metrics and `settings`.
-        keep_best: whether it kept the best one. Raises ConfigError as `last_step` does."""
+        keep_best: whether it has kept the best one all along. Raises ConfigError as `last_step` does."""
         lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
         steps = {self._step_of(line): line for line in lines}
         if (last := max(steps, default=0)) > checkpoints.first_due(settings, steps, keep_best):
-            either = "start a new run" + ", or, where it had none, set train.keep_best=false" * keep_best
             raise CheckpointError(
                 f"{self.folder} has metrics of step {last}, and no checkpoint any more: put the folder of its "
-                f"checkpoints back, or {either}"
+                "checkpoints back, or start a new run"
             )
 
     def reconfigure(self, overrides: Iterable[str], keep: bool = True) -> RunConfig:
@@ -221,10 +220,8 @@ class Run:
                     f"checkpoint: coachrl train --config {quote(str(self.folder / 'config.yaml'))} --name NEW "
                     f"{'' if key == 'name' else f'{key}=… '}policies.NAME.model=CHECKPOINT/NAME"
                 )
-        config, before = self.config(overrides), self.config().train
+        config = self.config(overrides)
         check_read(config, overrides)
-        if before.keep_best and config.train.keep_best and not self.checkpoints():
-            self.check_has_had_none(before, keep_best=True)
         if overrides and keep:
             write_aside(self.folder / "config.yaml", dump_config(config))
         return config

@@ -28,6 +28,7 @@ from coachrl.errors import (
 )
 from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
+from coachrl.runs.beginning import began_to_keep_best
 from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import names_at_first
 from coachrl.runs.lost import lost_steps, read_steps
@@ -361,7 +362,8 @@ class Trainer:
     def start_over(self) -> None:
         """Continue a run that was killed before its first checkpoint: every step is made again, and no call to the
         coach that its cache has is paid for again. Raises CheckpointError where it must have had one."""
-        self.run.check_has_had_none(self.config.train)  # nothing of the best one, which it may not have kept before
+        settings = self.config.train
+        self.run.check_has_had_none(settings, settings.keep_best and began_to_keep_best(self.run))
         self.run.drop_after(0)
         if self.coach is not None:
             self.coach.note_resumed(0)

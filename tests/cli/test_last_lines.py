@@ -8,6 +8,7 @@ import pytest
 from command_line import coachrl, command
 from saved_runs import save_run
 
+from coachrl.cli.console import out, waiting
 from coachrl.cli.train import _finish
 from coachrl.commands.interrupt import what_stays
 
@@ -32,12 +33,16 @@ def test_commands_can_be_pasted_where_a_folder_has_spaces(tmp_path, capsys):
     assert what_stays(run.config(), run).endswith(f"--resume '{run.folder}'")
 
 
-def test_what_a_run_came_to_is_said_though_its_report_cannot_be_written(tmp_path, capsys):
+def test_what_a_run_came_to_is_said_though_its_report_cannot_be_written(tmp_path, monkeypatch):
     run = asyncio.run(save_run(tmp_path, samples_per_task=1))
     (run.folder / "report.html").mkdir()
+    said = []
+    monkeypatch.setattr(out, "print", said.append)
+    monkeypatch.setattr(waiting, "start", said.append)
     with pytest.raises(IsADirectoryError):
         _finish(run)
-    assert "held-out success 0.00" in capsys.readouterr().out
+    assert said[0] == "summing up the run" and said[1].startswith("held-out success 0.00")
+    assert said[-1] == "writing the report"
 
 
 def test_an_audit_of_a_run_that_may_not_be_written_to_asks_for_another_place(tmp_path):

@@ -13,6 +13,7 @@ import coachrl as package
 from coachrl.config import dump_config
 from coachrl.errors import BudgetExceeded, CheckpointError, ConfigError, Preempted
 from coachrl.report.page import headline, render
+from coachrl.runs.beginning import keep_settings
 from coachrl.runs.chosen import chosen_checkpoint
 from coachrl.runs.folder import Run
 from coachrl.testing.scripted import ScriptedPolicy
@@ -134,34 +135,42 @@ async def test_a_run_may_begin_to_keep_the_best_when_it_goes_on(tmp_path):
 async def test_a_run_whose_best_checkpoint_is_gone_with_all_others_is_not_begun_again(tmp_path):
     """No other was due yet: without the best, none would be missed."""
     first = trained(tmp_path, breaks_at=4)
+    keep_settings(first.run, first.config)
     with pytest.raises(BudgetExceeded):
         await first.train()
     before = [*first.run.metrics()]
     shutil.rmtree(first.run.folder / "checkpoints")
-    for overrides in ([], ["train.keep_best=true"]):
-        with pytest.raises(CheckpointError, match=r"step 4, and no checkpoint any more.*keep_best=false"):
-            Run.open(first.run.folder).reconfigure(overrides)
+    with pytest.raises(CheckpointError, match=r"metrics of step 4, and no checkpoint any more"):
+        trained(tmp_path, run=Run.open(first.run.folder)).start_over()
     assert first.run.metrics() == before
-    assert not first.run.reconfigure(["train.keep_best=false"]).train.keep_best
+    trained(tmp_path, ["train.keep_best=false"], Run.open(first.run.folder)).start_over()
+    assert first.run.last_step() == 0
+
+
+BEST, WORSE, BROKEN = {"eval/success": 0.5}, {"eval/success": 0.2}, {"eval/success": 0.5, "eval/faulty_fraction": 0.8}
 
 
 @pytest.mark.parametrize(
-    ("overrides", "lines"),
+    ("began_with", "lines"),
     [
-        ([], [{}, {}]),
-        ([], [{"eval/success": 0.5}, {}, {"eval/success": 0.5}]),
-        ([], [{"eval/success": 0.5}, {"eval/success": 0.0, "eval/faulty_fraction": 0.8}, {}]),
-        (["train.keep_best=false"], [{"eval/success": 0.5}, {"eval/success": 0.5}, {"eval/success": 0.5}]),
+        ("train.keep_best=true", [{}, {}]),
+        ("train.keep_best=true", [BEST, {}, WORSE]),
+        ("train.keep_best=true", [BEST, BROKEN, {}]),
+        ("train.keep_best=false", [BEST, BEST, WORSE]),
+        (None, [BEST, BEST, WORSE]),
     ],
-    ids=["not-evaluated", "killed-before-it-was-written", "broken", "not-kept-then"],
+    ids=["not-evaluated", "killed-before-it-was-written", "broken", "not-kept-then", "of-an-earlier-version"],
 )
-async def test_a_run_that_had_no_checkpoint_yet_begins_again(tmp_path, overrides, lines):
-    trainer = trained(tmp_path, overrides)
+def test_a_run_that_had_no_checkpoint_yet_begins_again(tmp_path, began_with, lines):
+    """Also one that was told to keep its best, and failed before it was loaded."""
+    first = trained(tmp_path, [began_with] if began_with else [])
+    if began_with:
+        keep_settings(first.run, first.config)
     for step, metrics in enumerate(lines):
-        trainer.run.append_metrics({"step": step, **metrics})
-    assert trainer.run.reconfigure(["train.keep_best=true"]).train.keep_best
-    trainer.start_over()
-    assert trainer.run.last_step() == 0
+        first.run.append_metrics({"step": step, **metrics})
+    again = trained(tmp_path, ["train.keep_best=true"], Run.open(first.run.folder))
+    again.start_over()
+    assert again.run.last_step() == 0
 
 
 @pytest.mark.parametrize(
@@ -205,3 +214,7 @@ def test_a_trained_team_is_measured_and_exported_as_it_was_at_its_best(one_layer
     assert on_others["eval/episodes"] == 2
     with pytest.raises(ConfigError, match="checkpoint='best' is one of a run's"):
         package.evaluate("quickstart", checkpoint="best")
+
+    shutil.rmtree(run.folder / "checkpoints")
+    refused = coachrl("train", "--resume", "runs/one", cwd=tmp_path)
+    assert refused.returncode == 2 and "no checkpoint any more" in refused.stderr
