@@ -82,7 +82,13 @@ async def test_it_sees_what_its_program_finds_in_a_copy_of_the_workspace(
 FUTURE = "from __future__ import annotations\n"
 
 
-@pytest.mark.parametrize(("first", "quoted"), [("", ""), (FUTURE, ""), (f'"""Looks."""\n{FUTURE}', ""), ("", FUTURE)])
+@pytest.mark.parametrize(
+    ("first", "quoted"),
+    [
+        *(("", ""), (FUTURE, ""), (f'"""Looks."""\n{FUTURE}', ""), ("", FUTURE)),
+        *((FUTURE.replace("\n", "; "), ""), (f'"""\u00dc"""; {FUTURE}', ""), (FUTURE.replace("\n", "  # so\r\n"), "")),
+    ],
+)
 async def test_its_programs_import_no_module_of_the_agents(tmp_path: Path, first: str, quoted: str) -> None:
     forges = "open('csv.py', 'w').write('print(\"all is\" + \" well\")')"
     look = f"```python\n{first}import csv\nran = '''\n{quoted}'''\nprint('rows' + ' by', csv.__name__)\n```"

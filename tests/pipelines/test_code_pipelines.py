@@ -1,5 +1,6 @@
 """code and coop_code with scripted policies in the real sandbox: rewards, feedback, what ends an episode, refusals."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from scripted_server import ScriptedServer, say, status
 from coachrl.config import PipelineConfig
 from coachrl.errors import ConfigError, TaskError
 from coachrl.pipelines import make_pipeline
+from coachrl.pipelines.code import environment
 from coachrl.pipelines.code.coop_code import _outcome
 from coachrl.pipelines.team.adviser import Advice
 from coachrl.pipelines.team.team import Tree
@@ -181,6 +183,13 @@ async def test_tests_that_check_what_comes_out_earn_all(code_sandbox, reference,
 async def test_what_is_no_test_is_worth_nothing_and_never_agrees(code_sandbox, tests):
     episode, _ = await play(code_sandbox, "code", {"coder": [RIGHT], "tester": [tests]}, turns=2)
     assert rewards(episode)[1] == ("tester", 0, 1.0, 0.0) and len(episode.actions) == 4
+
+
+async def test_no_look_at_tests_holds_up_the_other_episodes(code_sandbox, monkeypatch):
+    found = []
+    monkeypatch.setattr(environment, "read_tests", lambda *_: found.append(threading.current_thread()))
+    await play(code_sandbox, "code", {"coder": [RIGHT], "tester": [GOOD_TESTS]}, turns=1)
+    assert found and threading.current_thread() not in found
 
 
 async def test_without_a_reference_the_tester_has_no_reward_of_its_own(code_sandbox):

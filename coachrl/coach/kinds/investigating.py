@@ -182,13 +182,15 @@ class _WorkspaceCopy:
 
 def _apart(code: str) -> str:
     """`code`, which imports no module of the workspace: an agent's `csv.py` would tell the coach what it likes."""
-    tree = parse_code(code)
-    ends = [0]  # of the lines that nothing may stand before; text that reads like one is none
+    tree, ends = parse_code(code), (0, 0)
     for node in tree.body if tree is not None else ():
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            ends.append(node.end_lineno or 0)
-    lines = StringIO(code, newline="").readlines()
-    return "".join([*lines[: ends[-1]], WITHOUT_WORKSPACE, *lines[ends[-1] :]])
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":  # nothing may stand before it
+            ends = (node.end_lineno or 0, node.end_col_offset or 0)
+    if ends == (0, 0):
+        return WITHOUT_WORKSPACE + code
+    *before, line = StringIO(code, newline="").readlines()[: ends[0]]
+    head = "".join(before) + line.encode()[: ends[1]].decode()
+    return f"{head}; {WITHOUT_WORKSPACE.rstrip()}{code[len(head) :]}"
 
 
 def _check_sound(execution: Execution) -> None:

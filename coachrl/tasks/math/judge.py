@@ -141,42 +141,35 @@ def _parsed(text: str) -> list[Any]:
 def _alike_in_nothing(reference: list[Any], answer: list[Any]) -> bool:
     """Whether two that math-verify takes for equal share no more than that nothing is left of either: it rounds numbers
     to six decimals, and compares equations by their real solutions, of which both may have none."""
-    from sympy import Eq, Set, simplify
-
     right, given = (next((found for found in read if not isinstance(found, str)), None) for read in (reference, answer))
     try:
-        if isinstance(right, Eq) and isinstance(given, Set):
-            return bool(given.is_empty)
-        if isinstance(right, Eq) and isinstance(given, Eq):
-            if _has_no_solution(right):
-                ratio = simplify((right.lhs - right.rhs) / (given.lhs - given.rhs))
-                return not ratio.is_number or ratio == 0 or not ratio.is_finite
-            right, given = right.rhs, given.rhs
-        return _both_vanish(right, given)
+        return _both_vanish(right, given) or _both_unsolvable(right, given)
     except Exception:  # noqa: BLE001  sympy raises anything at what it cannot make out: then math-verify has the last word
         return False
 
 
-def _has_no_solution(equation: Any) -> bool:
-    """What is above zero somewhere, and below elsewhere, mostly has one: to look takes less time than to solve it."""
-    from sympy import solve
-    from sympy.core.function import AppliedUndef
+def _both_unsolvable(right: Any, given: Any) -> bool:
+    """Whether the right one is an equation without a real solution, and the other is no multiple of it."""
+    from sympy import Eq, Poly, Set, cancel
 
-    difference, symbols = equation.lhs - equation.rhs, sorted(equation.free_symbols, key=str)
-    if difference.has(AppliedUndef):  # f(x) may be anything
+    if not isinstance(right, Eq) or not isinstance(given, Eq | Set) or len(right.free_symbols) != 1:
         return False
-    points = [{symbol: pow(place + 2, step, 13) - 6 for place, symbol in enumerate(symbols)} for step in range(12)]
-    values = [difference.subs(point).evalf() for point in points]
-    if len({bool(value > 0) for value in values if value.is_real and value != 0}) == 2:
-        return False
-    return not solve(equation, equation.free_symbols)
+    if isinstance(given, Eq):
+        ratio = cancel((given.lhs - given.rhs) / (right.lhs - right.rhs))
+        if ratio.is_number and ratio != 0:
+            return False
+    return bool(Poly(right.lhs - right.rhs).count_roots() == 0)  # raises where it is no polynomial of rational numbers
 
 
 def _both_vanish(right: Any, given: Any) -> bool:
     """Of numbers that rounding leaves next to nothing of, whether they differ: by a hundredth of the right one."""
+    from sympy import Eq
+
+    if isinstance(right, Eq) and isinstance(given, Eq) and right.lhs == given.lhs:
+        right, given = right.rhs, given.rhs
     if not (getattr(right, "is_number", False) and getattr(given, "is_number", False)):
         return False
-    right, given = right.evalf(_DIGITS), given.evalf(_DIGITS)
+    right, given = right.evalf(_DIGITS, strict=True), given.evalf(_DIGITS)  # strict: a sum that may be 0 is not small
     small = right != 0 and max(abs(right), abs(given)) < _SMALL
     return bool(small and abs(right - given) > abs(right) / 100)
 

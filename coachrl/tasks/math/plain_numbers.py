@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from math import prod
 
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS
 
@@ -84,7 +85,7 @@ def read_number(text: str) -> Fraction | None:
     if is_left_open(" ".join(words)) or _NO_UNITS.intersection(words):
         return None
     value = Fraction(re.sub(_SEPARATOR, "", match["value"]).replace("−", "-"))
-    return value * _MULTIPLIERS.get(words[0], 1) if words else value
+    return prod((_MULTIPLIERS[word] for word in takewhile(_MULTIPLIERS.__contains__, words)), start=value)
 
 
 def read_share(text: str) -> Fraction | None:

@@ -52,7 +52,8 @@ _PERCENT = re.compile("(?i)%|per ?cent")  # in a problem
 _VALUE = re.compile(r"\s*[-+−]?\s*(?:[\d.]|\\[dt]?frac|\\sqrt|\\pi)")  # what no name of an unknown begins with
 _ORDERED = re.compile(r"\s*(?:\\left)?\s*[(\[]")
 _SET = re.compile(r"\s*(?:\\left)?\s*\\[{]")
-_CAPITAL, _COMMAND, _RANKED = re.compile("[A-Z]"), re.compile(r"\\[A-Za-z]+"), 3  # letters, at least
+_RANKED = 3  # letters, at least
+_AROUND_LETTERS = re.compile(r"\\(?:text|math|boxed|left|right|to|cdot|quad)[a-z]*|\\[ ,;!]|->|[-\s~{}()\[\].,;$]")
 
 _judge = MathJudge()
 atexit.register(_judge.close)
@@ -303,8 +304,8 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
         return False
     if _ORDERED.match(reference) and _SET.match(answer):
         return False
-    if _is_ranking(reference) and "".join(_CAPITAL.findall(_COMMAND.sub("", answer))) != reference:
-        return False
+    if _is_ranking(reference):
+        return _AROUND_LETTERS.sub("", answer) == reference
     # The whole answer first, which must be short: each side of a chain is a question more.
     return _judge.equal(reference, answer) is True and all(
         _side_equal(reference, right, side, read(side)) for side in _claimed(reference, answer)
@@ -312,7 +313,7 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
 
 
 def _is_ranking(reference: str) -> bool:
-    """Whether A, B, C, … stand in it once each, in an order of its own: math-verify takes letters for factors.
+    """Whether A, B, C, … stand in it once each, in an order of its own: math-verify would take letters for factors.
     In the order of the alphabet they may be a choice of several, or a triangle."""
     letters = sorted(reference)
     return len(letters) >= _RANKED and list(reference) != letters == list(ascii_uppercase[: len(letters)])

@@ -128,9 +128,14 @@ RIGHT = [
         for said in ("7\u5143", "\uff087\uff09", "7\u3002", "7 cm\u00b2", "7 N\u00b7m", "7{.}0")
     ),
     *((r"\frac{1}{2^{30}}", rf"\boxed{{{small}}}") for small in ("2^{-30}", "0.00000000093132", "2^{-31}+2^{-31}")),
-    *(("BAC", rf"\boxed{{{said}}}") for said in ("B A C", r"\text{BAC}", r"\textbf{BAC}")),
+    *(
+        ("BAC", rf"\boxed{{{said}}}")
+        for said in ("B A C", r"\text{BAC}", r"\textbf{BAC}", "B, A, C", r"(B \to A \to C)")
+    ),
     *(("ABC", r"\boxed{CBA}"), ("LWH", r"\boxed{HWL}"), ("BA", r"\boxed{AB}")),
     *(("x^2-2x+5=0", rf"\boxed{{{said}}}") for said in ("5+x^2=2x", "0=2x^2-4x+10", "(x-1)^2=-4")),
+    *((r"S=\emptyset", r"\boxed{\emptyset}"), ("x^{99}+x^2=y^2+7", r"\boxed{y^2+7=x^2+x^{99}}")),
+    *((r"\sqrt{2}+\sqrt{3}-\sqrt{5+2\sqrt{6}}", r"\boxed{0}"), ("x^2=4", r"\boxed{\{2,-2\}}")),
 ]
 WRONG = [
     ("7", r"\boxed{8}"),
@@ -200,7 +205,7 @@ WRONG = [
     (r"\sqrt{2}", r"\boxed{\sqrt{3}=\sqrt{2}}"),
     ("x=3", r"\boxed{x=4=3}"),
     *(("(1,2)", rf"\boxed{{{pair}}}") for pair in (r"\{1,2\}", r"\{2,1\}", "(2,1)")),
-    *(("CADB", rf"\boxed{{{said}}}") for said in ("ABCD", "CABD", r"C\cdot A\cdot B\cdot D")),
+    *(("CADB", rf"\boxed{{{said}}}") for said in ("ABCD", "C, A, B, D", r"C\cdot A\cdot B\cdot D", "C<A<D<B")),
     *((r"\frac{1}{2^{30}}", rf"\boxed{{{small}}}") for small in ("0.0", "0.0000001", r"\frac{1}{2^{31}}")),
     *((r"1.6\times 10^{-19}", rf"\boxed{{{small}}}") for small in (r"\ln 1", r"1.7\times 10^{-19}", "10^{-30}")),
     ("x=10^{-20}", r"\boxed{x=10^{-21}}"),
