@@ -17,10 +17,11 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from rich.console import Console
 
 from coachrl.audit.audit import Audit, audit_runs
@@ -286,8 +287,10 @@ def _leaves(key: str, value: Any) -> Iterable[tuple[str, Any]]:
 def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    if isinstance(value, Real) and not isinstance(value, int | float):  # NumPy's, as of a sweep
-        return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):  # as of a sweep
+        return value.tolist()
     return _named(value) if isinstance(value, Path) or callable(value) else value
 
 

@@ -177,9 +177,12 @@ def test_an_argument_of_another_kind_is_one_line(run, call, message):
 def test_numbers_may_be_of_numpy_and_a_coach_a_dictionary(run, tmp_path):
     run = Run.open(shutil.copytree(run.folder, tmp_path / "run"))
     assert coachrl.audit(run, resamples=np.int64(10), seed=np.int64(1)).resamples == 10
-    options = {"turns": np.int64(3), "share": [np.float32(0.5)]}
+    options = {"turns": np.int64(3), "share": [np.float32(0.5)], "x": np.arange(2), "y": [{"z": np.True_}]}
     planned = coachrl.configure(pipeline={"options": options}, seed=np.int64(4))
-    assert planned.pipeline.options == {"turns": 3, "share": [0.5]} and planned.seed == 4
+    assert planned.pipeline.options == {"turns": 3, "share": [0.5], "x": [0, 1], "y": [{"z": True}]}
+    assert planned.seed == 4
+    named = coachrl.configure(pipeline={"options": {"by.size": np.int64(3)}})  # a key that no dotted one could say
+    assert named.pipeline.options == {"by.size": 3}
     again = coachrl.rescore(run, coach={"name": "rules"}, sample=np.int64(1), repeat=np.int64(7))
     assert again.asked == 1 and again.folder.name == "rules-r7"
 

@@ -36,7 +36,11 @@ _OF_MODELS = [
 
 
 def _asks_others(config: RunConfig) -> bool:
-    return any(member.name != "rules" for member in config.coach.members) or _walks_back(config)
+    """Whether a coach is no rules, or the pipeline asks a model itself (an adviser, external roles), which it does as
+    the coach is asked."""
+    pipeline = config.pipeline
+    asks = ":" in pipeline.name or pipeline.name == "gateway" or pipeline.options.get("adviser") is not None
+    return asks or any(member.name != "rules" for member in config.coach.members) or _walks_back(config)
 
 
 def _walks_back(config: RunConfig) -> bool:

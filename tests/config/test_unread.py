@@ -58,6 +58,12 @@ def test_a_setting_of_what_is_not_chosen_is_refused_with_what_it_needs(overrides
             *("algorithm.name=retrospective", "coach.evidence.ground_truth=none"),
             *("coach.retrospective.name=gemini-2.5-pro", "coach.reasoning_effort=low"),
         ],
+        [  # of which the adviser's price is made
+            *("pipeline.name=coop_code", "pipeline.options={feedback: coach, adviser: openai/mine}"),
+            *("coach.budget_usd=5", "coach.usd_per_million_tokens=[1, 2]"),
+        ],
+        ["pipeline.name=gateway", "coach.usd_per_million_tokens=[1, 2]"],  # of external roles
+        ["pipeline.name=coachrl.pipelines.code.coop_code:CoopCode", "coach.library=litellm"],  # as may be
         ["openrlhf.ray_address=auto"],  # which a launch file for KubeRay says of every run
         ["algorithm.name=coachrl.trainers.algorithms.outcome:Outcome", "reward.team_weight=2"],  # which is handed it
     ],

@@ -58,11 +58,14 @@ def test_who_asks_for_the_head_of_a_page_gets_what_stands_above_it(address):
     for method, path, host in (("GET", "/", None), ("HEAD", "/", None), ("HEAD", "/no", None), ("HEAD", "/", "evil")):
         connection = http.client.HTTPConnection(*address, timeout=20)
         connection.request(method, path, headers={"Host": host} if host else {})
-        answer = connection.getresponse()
-        said.append((answer.status, answer.getheader("Content-Length"), len(answer.read())))
+        with connection.sock.makefile("rb") as sent:  # http.client would not look for what a head has none of
+            head, _, body = sent.read().partition(b"\r\n\r\n")
+        lines = head.decode().splitlines()
+        lengths = [int(line.partition(":")[2]) for line in lines if line.startswith("Content-Length:")]
+        said.append((int(lines[0].split()[1]), *lengths, len(body)))
     (status, length, size), head, gone, refused = said
-    assert status == 200 and size == int(length) and head == (200, length, 0)
-    assert (gone[0], gone[2], refused[0], refused[2]) == (404, 0, 403, 0)
+    assert status == 200 and size == length and head == (200, length, 0)
+    assert (gone[0], gone[-1], refused[0], refused[-1]) == (404, 0, 403, 0)
 
 
 def test_a_page_takes_its_share_of_every_file_lowest_and_highest_scores_first(run):

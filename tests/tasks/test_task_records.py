@@ -292,20 +292,28 @@ def test_a_row_of_a_damaged_data_set_is_named(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("named", ["../notes.jsonl", "{}/notes.jsonl", "data/../../notes.jsonl"])
+@pytest.mark.parametrize(
+    "named", ["../notes.jsonl", "{}/notes.jsonl", "data/../../notes.jsonl", "memory://notes.jsonl"]
+)
 def test_a_folder_of_others_names_no_file_elsewhere_for_its_own(tmp_path, named, monkeypatch):
-    pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / ".cache"))
+    datasets = pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / ".cache")  # read from the environment once
+    fsspec = pytest.importorskip("fsspec")
     lines = "".join(json.dumps({"problem": f"{n}?", "answer": n}) + "\n" for n in range(4))
     (tmp_path / "notes.jsonl").write_text(lines)
+    with fsspec.open("memory://notes.jsonl", "w") as file:  # a URL, as those of the web are
+        file.write(lines)
     (tmp_path / "a" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a")  # where a URL is no path
     card = "---\nconfigs:\n- config_name: default\n  data_files: {}\n---\n"
     (tmp_path / "a" / "README.md").write_text(card.format(named.format(tmp_path)))
-    with pytest.raises(TaskError, match=r"a: its lists of files name .*notes\.jsonl, which is not in the folder"):
+    with pytest.raises(TaskError, match=r"^data set \S*a: its lists of files name .*notes\.jsonl, which is not in"):
         load(f"tasks.train={tmp_path / 'a'}")
     (tmp_path / "a" / "README.md").write_text(card.format("data/*.jsonl"))
     (tmp_path / "a" / "data" / "own.jsonl").symlink_to(tmp_path / "notes.jsonl")  # as the hub's cache has them
     (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert [len(part) for part in load(f"tasks.train={tmp_path / 'link'}")] == [3, 1]
+    (tmp_path / "a" / "README.md").unlink()  # files that nothing names are those of the link's end
     assert [len(part) for part in load(f"tasks.train={tmp_path / 'link'}")] == [3, 1]
 
 
@@ -316,7 +324,7 @@ def test_a_saved_data_set_names_no_file_elsewhere_for_its_own(tmp_path):
     state = json.loads((tmp_path / "a" / "state.json").read_text())
     state["_data_files"][0]["filename"] = f"../b/{state['_data_files'][0]['filename']}"
     (tmp_path / "a" / "state.json").write_text(json.dumps(state))
-    with pytest.raises(TaskError, match=r"a: its lists of files name .*arrow, which is not in the folder"):
+    with pytest.raises(TaskError, match=r"^data set \S*a: its lists of files name .*arrow, which is not in the folder"):
         load(f"tasks.train={tmp_path / 'a'}", *FIELDS)
 
 
