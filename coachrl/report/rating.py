@@ -95,7 +95,7 @@ class Rating:
                 for path in files
                 for shown in read_shown(path, self._problems)
                 for action in shown.episode.actions
-                if action.infra_error is None
+                if action.infra_error is None and not action.is_given_up
             }
             ids = sorted(found)
             order = generator(0, "rating").permutation(len(ids))

@@ -397,6 +397,8 @@ def test_length_is_measured_where_most_replies_were_cut_at_their_limit():
     whole = [{"task": f"t{n}", "episode": f"w{n}", "state": "ran", "tokens": n, "score": n / 2} for n in range(20)]
     found = style_effect(sample(*cut, *whole), "tokens", "")
     assert found.slope.value == pytest.approx(found.span / 2) and found.span == pytest.approx(0.8 * 19)
+    cut = [row | {"score": float(n % 2)} for n, row in enumerate(cut)]
+    assert style_effect(sample(*cut, *whole), "tokens", "").rho.value == pytest.approx(1), "of those that could differ"
 
 
 def test_the_usual_range_is_that_of_the_median_actions_cell():

@@ -1,6 +1,7 @@
 """The coach that sees the run's statistics."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from coach_requests import coded, make_action, request_for
@@ -9,7 +10,7 @@ from coachrl.coach.kinds.strategic import StrategicCoach
 from coachrl.coach.pool import CoachPool
 from coachrl.coach.prompt_rendering import load_coach_prompt, render_request, shipped_prompts
 from coachrl.testing.scripted import ScriptedCoach
-from coachrl.types import CoachScore, Episode, Execution, Outcome
+from coachrl.types import GIVEN_UP, CoachScore, Episode, Execution, Outcome
 
 
 def episode(name: str, category: str, success: bool, infra_error: str | None = None, **metrics: float) -> Episode:
@@ -195,3 +196,13 @@ async def test_a_check_and_an_end_reach_the_coach_that_is_asked() -> None:
     await coach.check()
     await coach.close()
     assert inner.reached == ("check", "close") and coach.name == inner.name
+
+
+async def test_a_call_that_its_app_left_is_no_reply_that_was_cut_off() -> None:
+    inner = ScriptedCoach(lambda request: 5.0)
+    coach = StrategicCoach(inner, window_steps=4)
+    left = replace(make_action("solver", "", index=2, finish="length"), response_ids=(), result=GIVEN_UP)
+    whole = episode("a", "regression", True)
+    coach.observe(1, [replace(whole, actions=(*whole.actions, left, replace(left, role="idle")))], {})
+    words = await words_of(coach, inner)
+    assert "- solver: 0% of its replies were cut off\n" in words and "idle" not in words

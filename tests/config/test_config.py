@@ -65,7 +65,11 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
     [
         ("trian.steps=3", ["trian", "did you mean 'train'"]),
         ("train.stepz=3", ["train.stepz", "did you mean 'steps'"]),
-        ("train.seed=3", ["train.seed", "did you mean 'seed'?"]),
+        ("sampling.seed=3", ["sampling.seed", "did you mean 'seed'?"]),
+        ("pipeline.backend=vllm", ["pipeline.backend", "did you mean 'backend'?"]),
+        ("lora_r=8", ["did you mean 'torch.lora_rank'?"]),
+        ("train.kl_coef=0.1", ["did you mean 'algorithm.kl_beta'?"]),
+        ("num_train_epochs=3", ["did you mean 'train.steps'?"]),
         ("train.lora_rank=8", ["train.lora_rank", "did you mean 'torch.lora_rank'?"]),
         ("train.gradient_checkpointing=true", ["did you mean 'torch.gradient_checkpointing' or 'openrlhf.gradient"]),
         ("pipeline.roles.verifier.max_turn=3", ["pipeline.roles.verifier.max_turn", "did you mean 'max_turns'"]),

@@ -311,6 +311,14 @@ async def test_a_reply_that_nobody_waits_for_is_given_up_and_the_action_says_so(
     ]
 
 
+async def test_that_a_role_is_left_is_told_of_once(caplog):
+    pipeline = gateway("goes_away")
+    for _ in range(2):
+        SEEN["policy"] = policy = SlowPolicy(lambda call: "fine")
+        await play(pipeline, policy)
+    assert caplog.text.count("role planner: its app left a call") == 1
+
+
 def gives_up_and_fails(task, endpoint):
     ask(endpoint.openai().with_options(timeout=0.5, max_retries=0), "wait")
 

@@ -255,6 +255,8 @@ def test_what_a_role_says_between_its_turns_stays_and_tools_alone_get_a_word_of_
     [coder] = load_team([(Role("d", "d", PROMPT, max_turns=2, python=True), 1)], PipelineConfig(), "own")
     assert coder.feedback is OBSERVED
     (tmp_path / "c.md").write_text("---\nfields: []\n---\nSay something.")
+    with pytest.raises(ConfigError, match=r"needs a feedback\.md beside its prompts"):
+        load_team([(Role("c", "c", max_turns=2, python=True), 1)], PipelineConfig(prompts=tmp_path), "own")
     [filed] = load_team([(Role("c", "c", feedback=BRIEF, max_turns=2), 1)], PipelineConfig(prompts=tmp_path), "own")
     assert filed.feedback is BRIEF
     (tmp_path / "feedback.md").write_text("---\nfields: []\n---\nOnce more.")

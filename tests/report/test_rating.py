@@ -14,6 +14,7 @@ from report_runs import synthetic_run
 
 from coachrl.report.view import make_server
 from coachrl.runs.labels import LABELS, read_labels
+from coachrl.types import GIVEN_UP
 
 
 @pytest.fixture
@@ -71,6 +72,15 @@ def test_a_person_scores_one_action_after_the_other_and_sees_the_coachs_score_af
     _, other, _ = ask(address, "GET", f"/rate?rater=Ben&last={form['action_id']}")
     assert form_of(other)["action_id"] == form["action_id"]  # everybody begins with the same
     assert "the coach gave" not in other  # and sees no score before the own one
+
+
+def test_nobody_is_asked_about_a_call_that_its_app_left(run, serve):
+    episodes, scores = run.read_episodes("step-000001")
+    first = episodes[0]
+    left = replace(first.actions[0], response_ids=(), logprobs=(), text="", result=GIVEN_UP)
+    run.write_episodes("step-000001", [replace(first, actions=(left, *first.actions[1:])), *episodes[1:]], scores)
+    _, page, _ = ask(serve(run), "GET", "/rate?rater=Ann")
+    assert "0 actions scored of 23" in page
 
 
 def test_the_coachs_score_is_shown_beforehand_only_where_that_is_asked_for(run, serve):

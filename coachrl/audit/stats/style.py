@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from coachrl.audit.data.sample import Floats, Ints, Sample, Statistic
@@ -65,6 +66,10 @@ def style_effects(sample: Sample) -> list[StyleEffect]:
 
 def style_effect(sample: Sample, feature: str, role: str) -> StyleEffect | None:
     """None where the feature, or the score, does not vary inside the cells. role: what `sample` is of."""
+    # Replies that were cut are all of one length: they say nothing of it, and would make any preference look small.
+    sample = sample.where(_is_varied(sample.values(feature), sample.codes(GIVEN)[0]))
+    if sample.frame.empty:
+        return None
     cells_N, cells = _cells(sample)
     score_N = sample.scores
     value_N = sample.values(feature)
@@ -98,6 +103,13 @@ def _cells(sample: Sample) -> tuple[Ints, int]:
     cells_N, cells = sample.codes((*GIVEN, "task"))
     is_compared_N = np.bincount(cells_N)[cells_N] > 1
     return (cells_N, cells) if is_compared_N.mean() >= _COMPARED else sample.codes(GIVEN)
+
+
+def _is_varied(values_N: Floats, cells_N: Ints) -> NDArray[np.bool_]:
+    """Which values are of a cell that holds several."""
+    cells, numbers_N = np.unique(cells_N, return_inverse=True)
+    varied = [np.ptp(values_N[numbers_N == number]) > _NOTHING for number in range(len(cells))]
+    return np.array(varied, dtype=bool)[numbers_N]
 
 
 def _usual_range(values_N: Floats, cells_N: Ints) -> float:

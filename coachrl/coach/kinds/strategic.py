@@ -64,7 +64,7 @@ class StrategicCoach:
 def statistics_in_words(steps: Iterable[_Step], reliable_at: float) -> str:
     """Success by task category, quality where it is measured, the coach's own mean scores by role and category, what
     goes wrong by role, and what comes first now."""
-    steps = [replace(step, episodes=tuple(map(_labelled, step.episodes))) for step in steps]
+    steps = [replace(step, episodes=tuple(map(_shown, step.episodes))) for step in steps]
     episodes = [episode for step in steps for episode in step.episodes]
     if not episodes:
         return "No step of this run is finished yet. What comes first now: reliability."
@@ -79,9 +79,11 @@ def statistics_in_words(steps: Iterable[_Step], reliable_at: float) -> str:
     return "\n".join([*lines, "", f"What comes first now: {_emphasis(episodes, reliable_at)}."])
 
 
-def _labelled(episode: Episode) -> Episode:
-    """`episode` with its task category as a label of one short line, whatever words a task file has there."""
-    return replace(episode, task_category=one_line(episode.task_category, _CATEGORY_CHARS))
+def _shown(episode: Episode) -> Episode:
+    """`episode` with its task category as a label of one short line, whatever words a task file has there, and without
+    calls that were given up, which are no replies of anybody's."""
+    replies = tuple(action for action in episode.actions if not action.is_given_up)
+    return replace(episode, task_category=one_line(episode.task_category, _CATEGORY_CHARS), actions=replies)
 
 
 def _categories(episodes: Iterable[Episode]) -> list[str]:

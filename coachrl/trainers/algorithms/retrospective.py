@@ -81,14 +81,16 @@ def contributions(
     episode: Episode, scores: Mapping[str, CoachScore], consistency: Literal["none", "normalize"]
 ) -> dict[str, float | None]:
     """Action id -> signed contribution c_k to the episode's outcome; None where the retrospective pass gave none. With
-    consistency "normalize" all are None where one is, or where they cannot be made to sum to the outcome.
+    consistency "normalize" all are None where one is, but for calls that were given up (no pass is asked about them),
+    or where they cannot be made to sum to the outcome.
     """
     found = {a.id: score.contribution if (score := scores.get(a.id)) is not None else None for a in episode.actions}
     if consistency == "none":
         return found
-    given = [value for value in found.values() if value is not None]
-    scaled = consistent(given, outcome_worth(episode.outcome)) if len(given) == len(found) else None
-    return dict.fromkeys(found) if scaled is None else dict(zip(found, scaled, strict=True))
+    asked = [action.id for action in episode.actions if not action.is_given_up]
+    given = [value for action_id in asked if (value := found[action_id]) is not None]
+    scaled = consistent(given, outcome_worth(episode.outcome)) if len(given) == len(asked) else None
+    return dict.fromkeys(found) | ({} if scaled is None else dict(zip(asked, scaled, strict=True)))
 
 
 def consistent(contributions_K: Sequence[float], worth: float) -> list[float] | None:

@@ -1,6 +1,7 @@
 """Retrospective credit: from process scores and contributions to rewards and advantages, worked by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from coachrl.trainers.algorithms.retrospective import (
     outcome_worth,
 )
 from coachrl.trainers.samples import to_samples
-from coachrl.types import CoachScore, Episode, Outcome
+from coachrl.types import GIVEN_UP, CoachScore, Episode, Outcome
 
 
 def episode(name: str, count: int, success: bool = True, **metrics: float) -> Episode:
@@ -61,6 +62,15 @@ def test_a_missing_contribution_masks_the_action_and_normalized_the_whole_episod
     assert rewards(won, scores) == [13, None, 9]
     assert rewards(won, scores, consistency="normalize") == [None, None, None]
     assert rewards(won, {}) == [None, None, None]
+
+
+def test_a_call_that_its_app_left_costs_its_episode_no_credit():
+    won = episode("e", 3)
+    left = make_action("r1", episode="e", index=1, response_ids=(), result=GIVEN_UP)
+    answered = replace(won, actions=(won.actions[0], won.actions[2]))
+    scores = scored(answered, (8, 6), (6, -2))
+    won = replace(won, actions=(won.actions[0], left, won.actions[2]))
+    assert rewards(won, scores, consistency="normalize") == [18.5, None, 5.5]
 
 
 def test_a_failed_process_score_masks_its_action_but_its_contribution_still_counts():
