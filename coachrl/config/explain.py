@@ -65,6 +65,15 @@ CALLED_ELSEWHERE = {  # what TRL, OpenRLHF and verl call a setting
     "output_dir": "out",
     "run_name": "name",
     "report_to": "track",
+    "dataset": "tasks.train",
+    "dataset_name": "tasks.train",
+    "prompt_data": "tasks.train",
+    "train_files": "tasks.train",
+    "data_files": "tasks.train",
+    "file": "tasks.train",
+    "path": "tasks.train",
+    "eval_dataset": "tasks.heldout",
+    "val_files": "tasks.heldout",
 }
 
 
@@ -142,8 +151,10 @@ def _listed(sources: list[str]) -> str:
 
 
 def _explain_source(source: Any) -> str:
-    close = nearest(source, SOURCES) if isinstance(source, str) else ""
-    return f"tasks.source: it must be one of {', '.join(SOURCES)}{close} (got {brief(source)})"
+    said = f"tasks.source: it must be one of {', '.join(SOURCES)}"
+    if isinstance(source, str) and "/" in source:
+        return f"{said} (got {brief(source)}); problems of your own are tasks.source=math tasks.train=FILE_OR_FOLDER"
+    return f"{said}{nearest(source, SOURCES) if isinstance(source, str) else ''} (got {brief(source)})"
 
 
 def keys_at(place: Iterable[str], root: type[BaseModel] = RunConfig) -> list[str]:

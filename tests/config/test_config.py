@@ -84,6 +84,8 @@ def test_a_resolved_config_loads_back_to_the_same_run(tmp_path):
         ("tasks.levelz=[1]", ["tasks.levelz", "did you mean 'levels'"]),
         ("tasks.train=a.json", ["tasks.source=word-problems reads no tasks.train", "only math, dsbench and code do"]),
         ("tasks.source=3", ["tasks.source: it must be one of word-problems, math", "(got 3)"]),
+        ("tasks.source=./mine.jsonl", ["problems of your own are tasks.source=math tasks.train=FILE_OR_FOLDER"]),
+        ("tasks.path=mine.jsonl", ["unknown key 'tasks.path', did you mean 'tasks.train'?"]),
         ("x" * 5000 + "=1", ["unknown key 'xxx", "…"]),
         ("tasks.source=dsbench-lit", ["tasks.source", "did you mean 'dsbench-lite'?"]),
         ("train.learning_rate=.inf", ["train.learning_rate", "finite"]),
@@ -131,8 +133,9 @@ def test_a_wrong_override_says_what_would_be_right(override, words):
 
 
 def test_a_name_of_another_trainer_is_answered_by_the_one_here():
+    config = load_config(None, ["tasks.source=math", "tasks.train=mine.jsonl", "tasks.heldout=others.jsonl"])
     for theirs, ours in CALLED_ELSEWHERE.items():
-        assert described(load_config(None), ours)
+        assert described(config, ours)
         for place in ("", "train."):
             with pytest.raises(ConfigError, match=rf"unknown key '{place}{theirs}', did you mean '{ours}'\?$"):
                 load_config(None, [f"{place}{theirs}=1"])
