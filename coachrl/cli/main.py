@@ -177,11 +177,28 @@ def _usage_line(error: Any) -> str:
     option = getattr(error, "option_name", None)
     words = error.format_message().rstrip(".")
     if option is not None and words.lower().startswith("no such option"):
-        words = f"no option '{option}'{nearest(option, error.possibilities or ())}"
+        words = f"no option '{option}'{_setting_meant(option, error.ctx) or nearest(option, error.possibilities or ())}"
     if error.ctx is None:
         return str(words)
     path = error.ctx.command_path
     return f"{path}: {words} ({path} --help says what there is)"
+
+
+def _setting_meant(option: str, context: Any) -> str:
+    """How to write the setting that stands in the form of an option (`--lr`), of a command that takes settings; empty
+    where it is none."""
+    from coachrl.config.explain import setting_called  # which takes longer to import than help does to be shown
+
+    parameters = context.command.params if context is not None else []
+    if not any(parameter.name == "overrides" for parameter in parameters):
+        return ""
+    setting = setting_called(option.strip("-").replace("-", "_"))
+    if setting is None:
+        return ""
+    as_option = f"--{setting}"
+    if any(as_option in parameter.opts for parameter in parameters):
+        return f", did you mean '{as_option}'?"
+    return f": as a setting it is {setting}=VALUE"
 
 
 def main() -> None:

@@ -259,7 +259,7 @@ def _imported(module_name: str, shown: str) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
         if missing and (missing == module_name or module_name.startswith(f"{missing}.")):
             close = nearest(missing, _modules_beside(missing)) or " in the current folder, nor installed"
-            if module_name.endswith(".py"):
+            if module_name.endswith(".py") and missing == module_name:  # there is a file of that name
                 close = f", did you mean '{one_line(module_name.removesuffix('.py'))}'?"
             raise ConfigError(f"{shown}: no module '{missing}'{close}") from error
         raise ConfigError(f"{shown} cannot be imported: {raised_in(error)}") from error

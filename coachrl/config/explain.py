@@ -141,6 +141,13 @@ def nearest_anywhere(key: str) -> str:
     return nearest(key, keys_at(()))
 
 
+def setting_called(word: str) -> str | None:
+    """The setting that a word names without its section, or by which another trainer has it; None where it names none,
+    or several."""
+    within = [f"{name}.{word}" for name in _sections_with(word)]
+    return CALLED_ELSEWHERE.get(word) or (within[0] if len(within) == 1 else None)
+
+
 def _sections_with(key: str) -> list[str]:
     return [name for name in RunConfig.model_fields if name not in _OWN_KEYS and key in keys_at((name,))]
 
