@@ -18,7 +18,6 @@ from coachrl.audit.stats.calibration import calibrate
 from coachrl.audit.stats.criteria import examine_criteria
 from coachrl.audit.stats.drift import Curve, drift
 from coachrl.audit.stats.strata import StratumMean, contrasts, small_strata, stratum_means, task_spread, with_bins
-from coachrl.audit.stats.style import _amount, _usual_range, style_effect
 from coachrl.audit.stats.within import first_over_second, leaning, one_sided, over_tasks, taken_out
 from coachrl.audit.topics.category import category_gaps
 from coachrl.audit.topics.failures import missing_scores
@@ -379,36 +378,6 @@ def test_the_tasks_at_both_ends_are_those_at_equal_role():
     assert spread.highest[-1].mean.value == 7.5 and spread.highest[-1].mean.n == 2, "of episodes, both roles together"
 
 
-def test_a_slope_is_that_inside_of_cells_over_the_usual_range():
-    """One point for each 10 tokens inside of two cells that lie far apart; percentiles 10 and 90 of 0, 10 and 20."""
-    rows = [
-        {"task": f"t{n}", "episode": f"{o}{n}", "outcome": o, "tokens": 10 * n + 500 * int(o), "score": n + 3 * o}
-        for o in (0.0, 1.0)
-        for n in range(3)
-    ]
-    found = style_effect(sample(*rows), "tokens", "")
-    assert found.span == pytest.approx(16.0) and found.per == "16 tokens more" and found.rho.n == 6
-    assert found.rho.value == pytest.approx(1.0)
-    assert style_effect(sample(*(row | {"tokens": 5} for row in rows)), "tokens", "") is None
-
-
-def test_length_is_measured_where_most_replies_were_cut_at_their_limit():
-    cut = [{"task": f"t{n}", "episode": f"c{n}", "state": "cut", "tokens": 40, "score": 5.0} for n in range(30)]
-    whole = [{"task": f"t{n}", "episode": f"w{n}", "state": "ran", "tokens": n, "score": n / 2} for n in range(20)]
-    found = style_effect(sample(*cut, *whole), "tokens", "")
-    assert found.slope.value == pytest.approx(found.span / 2) and found.span == pytest.approx(0.8 * 19)
-    cut = [row | {"score": float(n % 2)} for n, row in enumerate(cut)]
-    assert style_effect(sample(*cut, *whole), "tokens", "").rho.value == pytest.approx(1), "of those that could differ"
-
-
-def test_the_usual_range_is_that_of_the_median_actions_cell():
-    values, cells = np.array([0.0, 1, 0, 2, 0, 100, 50, 50, 50]), np.array([0, 0, 1, 1, 2, 2, 2, 2, 2])
-    assert _usual_range(values, cells) == pytest.approx(60.0)  # of 0.8 and 1.6 twice each, and 60 five times
-    assert _usual_range(values[:6], cells[:6]) == pytest.approx(1.6)
-    assert _usual_range(values[[0, 1, 6, 7, 8]], cells[[0, 1, 6, 7, 8]]) == pytest.approx(0.8), "of those that differ"
-    assert _usual_range(values[6:], cells[6:]) == 0
-
-
 def test_progress_is_taken_out_twice():
     """Scores change by 6 / 3 in all and by 1 / 4 at equal circumstances: circumstances explain 1.75 of it."""
     assert _progress_counted_again(np.array([[1.0, 4.0, 6.0, 3.0]])).tolist() == [2.0 - 2 * 1.75]
@@ -429,24 +398,6 @@ def test_a_part_is_handed_over_with_its_mean_score_to_who_comes_next():
     found = handovers(table(*rows))
     assert list(found["score"]) == [5.5, 8.0, 3.0] and list(found["role"]) == ["solver", "solver", "critic"]
     assert list(found["next_role"]) == ["critic", "critic", "solver"] and list(found["failed"]) == [1.0, 0.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("feature", "span", "words"),
-    [
-        ("tokens", 1.0, "1 token more"),
-        ("tokens", 9.99, "10 tokens more"),
-        ("tokens", 10.0, "10 tokens more"),
-        ("tokens", 1234.6, "1,235 tokens more"),
-        ("code_share", 0.01, "1 point more of code"),
-        ("code_share", 0.125, "12 points more of code"),
-        ("markdown", 0.5, "0.5 marks more per 1000 characters"),
-        ("hedging", 1.0, "1 hedging word more per 100 words"),
-        ("hedging", 2.0, "2 hedging words more per 100 words"),
-    ],
-)
-def test_an_amount_of_a_feature_is_told_in_its_own_unit(feature, span, words):
-    assert _amount(feature, span) == words
 
 
 def test_criteria_are_held_against_each_other_at_equal_role():
