@@ -10,19 +10,14 @@ import pytest
 
 pytest.importorskip("openai", reason="comes with the dev extra")
 
-import gateway_apps
 import openai
-from gateway_apps import SEEN, ask, pipeline_of, user, wait_until
+from gateway_apps import SEEN, ask, pipeline_of, play, user, wait_until
 
 from coachrl.runs.frames import EpisodeFrames, PlacedEpisode
 from coachrl.runs.records import ScoredEpisode
 from coachrl.testing.scripted import ScriptedPolicy
 
 gateway = functools.partial(pipeline_of, __name__)
-
-
-async def play(pipeline, policy=None, tasks=1, **context):
-    return await gateway_apps.play(pipeline, policy or ScriptedPolicy(lambda call: "fine"), tasks, **context)
 
 
 class SlowPolicy(ScriptedPolicy):
