@@ -1,4 +1,4 @@
-"""Do a learning-rate schedule, a wider clip or another aggregation of the loss help the quickstart?
+"""Do a learning-rate schedule, a higher rate, a wider clip or another aggregation of the loss help the quickstart?
 
     python benchmarks/learning/update_settings.py --seeds 1 2 3
 
@@ -22,12 +22,16 @@ from coachrl.stats import SHARE, paired_difference
 SHIPPED = "coach"
 CONDITIONS = {
     "cosine": ["train.lr_schedule=cosine"],
+    "twice-the-rate": ["train.learning_rate=4.0e-5"],
     "seq-mean-token-mean": ["train.loss_aggregation=seq-mean-token-mean"],
     "seq-mean-token-sum-norm": ["train.loss_aggregation=seq-mean-token-sum-norm"],
     "two-epochs": ["train.ppo_epochs=2"],
     "two-epochs-clip-higher": ["train.ppo_epochs=2", "train.clip_range_high=0.28"],
 }
-PAIRS = [(SHIPPED, condition) for condition in CONDITIONS] + [("two-epochs", "two-epochs-clip-higher")]
+PAIRS = [(SHIPPED, condition) for condition in CONDITIONS] + [
+    ("two-epochs", "two-epochs-clip-higher"),
+    ("twice-the-rate", "two-epochs"),
+]
 
 
 def main() -> None:
