@@ -173,6 +173,12 @@ class ActionCredit:
     left_out: str | None = None
 
 
+def is_still(action_digest: str, now: str | None) -> bool:
+    """Whether what was said of the action with that `Action.digest` is of the one whose digest is `now`, None where
+    there is none; "", of before there were any, may be of any."""
+    return action_digest in ("", now)
+
+
 GIVEN_UP = "Nobody waited for this reply: the client went away."
 """The `result` of an action that has no reply, since an app left its call: see `Action.is_given_up`."""
 
@@ -236,8 +242,8 @@ class Action:
         return f"d{hashlib.blake2b(both, digest_size=6).hexdigest()}"
 
     def is_of(self, action_digest: str) -> bool:
-        """Whether a score with that digest is of this action; "", of before there were any, may be of any."""
-        return action_digest in ("", self.digest)
+        """Whether a score with that digest is of this action, see `is_still`."""
+        return is_still(action_digest, self.digest)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Action:
         """Of all that it holds the checks of its reward alone could be changed: its tokens, thousands, are shared."""

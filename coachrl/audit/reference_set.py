@@ -26,7 +26,7 @@ from coachrl.runs.records import read_episodes
 from coachrl.stats import SCORE_CHANGE, Estimate
 from coachrl.storage.atomic import write_aside
 from coachrl.storage.jsonl import readable_jsonl
-from coachrl.types import CoachScore, Role, Task, Usage
+from coachrl.types import CoachScore, Role, Task, Usage, is_still
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def reference_set_drift(run: str, folder: Path, actions: pd.DataFrame, resamples
     held = [
         (line["step"], action, line["process_0_10"])
         for line in _lines(folder, problems)
-        if (action := line["action_id"]) in tasks and line.get("action_digest", "") in ("", digests[action])
+        if (action := line["action_id"]) in tasks and is_still(line.get("action_digest", ""), digests[action])
     ]
     notes = [f"run {run}: {problem}" for problem in problems]
     frame = pd.DataFrame(held, columns=["step", "action", "score"]).dropna()
