@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,11 @@ class Execution:
     exit_code: int | None = None
     files_written: tuple[str, ...] = ()
     wall_s: float = 0.0
+
+
+def ran(execution: Execution | None) -> TypeGuard[Execution]:
+    """Whether code was run, and went well."""
+    return execution is not None and execution.state == "ok"
 
 
 @dataclass(frozen=True)
