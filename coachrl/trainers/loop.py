@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
+from coachrl.config.training import is_due
 from coachrl.errors import (
     BudgetExceeded,
     CoachrlError,
@@ -168,7 +169,7 @@ class Trainer:
             if self.audit is not None and self.audit.is_due(self.step):
                 metrics |= await self._measured("audit", self.audit.metrics(self.step), metrics)
             self._log(metrics)
-            if last or _due(self.step, self.config.train.checkpoint_every) or self._checkpointer.is_best(self.step):
+            if last or is_due(self.step, self.config.train.checkpoint_every) or self._checkpointer.is_best(self.step):
                 self._checkpointer.begin(self.step)
             self._stop_where_too_much_failed(metrics)
         if self.run.lacks_evaluation(self.step):  # which a run that goes on makes up for
@@ -400,7 +401,3 @@ class Trainer:
         self._keep_last(BudgetExceeded(sentence), self.step)
         kept = "checkpoint written" if self.run.checkpoints() else "no checkpoint is kept"
         raise BudgetExceeded(f"step {self.step}: {sentence}; {kept}, see {self.run.folder / 'log.txt'}")
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
