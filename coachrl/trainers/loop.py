@@ -306,7 +306,7 @@ class Trainer:
         self.run.add_to_metrics(self.step, measured)
         self.callback.on_metrics({"step": self.step, **measured})
         if self.step == self.config.train.steps:
-            self._replies.put_aside()()
+            self._replies.remove()
 
     async def _measured(
         self, what: str, measuring: Awaitable[Mapping[str, Any]], metrics: Mapping[str, Any]
@@ -355,7 +355,7 @@ class Trainer:
         settings = self.config.train
         self.run.tidy_checkpoints(settings.keep_checkpoints, settings.keep_best)  # a kill may have come before that
         if self.step == self.config.train.steps:
-            self._replies.put_aside()()
+            self._replies.remove()
         if self.coach is not None:
             self.coach.note_resumed(self.step)
             tell_of_last_steps(self.coach, self.run, self.step)
