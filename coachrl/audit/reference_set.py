@@ -22,7 +22,7 @@ from coachrl.config import RunConfig
 from coachrl.parsing import is_finite
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, tell_of_last_steps
-from coachrl.runs.records import read_episodes
+from coachrl.runs.records import read_episodes, step_name
 from coachrl.stats import SCORE_CHANGE, Estimate
 from coachrl.storage.atomic import write_aside
 from coachrl.storage.jsonl import readable_jsonl
@@ -84,7 +84,7 @@ class ReferenceSet:
         outcome_to: OutcomeTo = self._config.coach.evidence.ground_truth
         requests: dict[str, CoachRequest] = {}
         scores: dict[str, CoachScore] = {}
-        first_step = self._run.folder / "episodes" / f"step-{self._config.audit.every:06d}.jsonl"
+        first_step = self._run.folder / "episodes" / f"{step_name(self._config.audit.every)}.jsonl"
         for episode, given in read_episodes(first_step, problems):
             requests |= {r.action.id: r for r in requests_of(episode, self._tasks, self._team, outcome_to)}
             scores |= given

@@ -34,6 +34,7 @@ from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import names_at_first
 from coachrl.runs.lost import lost_steps, read_steps
 from coachrl.runs.reading import tell_of_last_steps
+from coachrl.runs.records import step_name
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
@@ -211,7 +212,7 @@ class Trainer:
         self._replies.note_update(statistics)
         clock.lap("sync")
 
-        self.run.write_episodes(f"step-{self.step:06d}", with_credit(episodes, rewards, batch), scores)
+        self.run.write_episodes(step_name(self.step), with_credit(episodes, rewards, batch), scores)
         if self.coach is not None:
             self.coach.observe(self.step, episodes, scores)
         return {
