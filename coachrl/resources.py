@@ -7,8 +7,9 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from coachrl.errors import ConfigError
@@ -71,6 +72,12 @@ def quiet(library: str) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+@cache
+def say_once(log: Callable[..., None], message: str, *words: object) -> None:
+    """Log a line by a method of a logger, unless this process has logged the very same."""
+    log(message, *words)
 
 
 _endless = list[object]()

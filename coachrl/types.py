@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,11 @@ class Execution:
     wall_s: float = 0.0
 
 
+def ran(execution: Execution | None) -> TypeGuard[Execution]:
+    """Whether code was run, and went well."""
+    return execution is not None and execution.state == "ok"
+
+
 @dataclass(frozen=True)
 class ToolCall:
     """One call of a function that a role was given. name: empty where the call could not be read. call: what the agent
@@ -171,6 +176,12 @@ class ActionCredit:
     reward: float | None
     advantage: float | None
     left_out: str | None = None
+
+
+def is_still(action_digest: str, now: str | None) -> bool:
+    """Whether what was said of the action with that `Action.digest` is of the one whose digest is `now`, None where
+    there is none; "", of before there were any, may be of any."""
+    return action_digest in ("", now)
 
 
 GIVEN_UP = "Nobody waited for this reply: the client went away."
@@ -236,8 +247,8 @@ class Action:
         return f"d{hashlib.blake2b(both, digest_size=6).hexdigest()}"
 
     def is_of(self, action_digest: str) -> bool:
-        """Whether a score with that digest is of this action; "", of before there were any, may be of any."""
-        return action_digest in ("", self.digest)
+        """Whether a score with that digest is of this action, see `is_still`."""
+        return is_still(action_digest, self.digest)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Action:
         """Of all that it holds the checks of its reward alone could be changed: its tokens, thousands, are shared."""

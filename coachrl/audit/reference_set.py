@@ -22,11 +22,11 @@ from coachrl.config import RunConfig
 from coachrl.parsing import is_finite
 from coachrl.runs.folder import Run
 from coachrl.runs.reading import requests_of, tell_of_last_steps
-from coachrl.runs.records import read_episodes
+from coachrl.runs.records import read_episodes, step_name
 from coachrl.stats import SCORE_CHANGE, Estimate
 from coachrl.storage.atomic import write_aside
 from coachrl.storage.jsonl import readable_jsonl
-from coachrl.types import CoachScore, Role, Task, Usage
+from coachrl.types import CoachScore, Role, Task, Usage, is_still
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class ReferenceSet:
         outcome_to: OutcomeTo = self._config.coach.evidence.ground_truth
         requests: dict[str, CoachRequest] = {}
         scores: dict[str, CoachScore] = {}
-        first_step = self._run.folder / "episodes" / f"step-{self._config.audit.every:06d}.jsonl"
+        first_step = self._run.folder / "episodes" / f"{step_name(self._config.audit.every)}.jsonl"
         for episode, given in read_episodes(first_step, problems):
             requests |= {r.action.id: r for r in requests_of(episode, self._tasks, self._team, outcome_to)}
             scores |= given
@@ -152,7 +152,7 @@ def reference_set_drift(run: str, folder: Path, actions: pd.DataFrame, resamples
     held = [
         (line["step"], action, line["process_0_10"])
         for line in _lines(folder, problems)
-        if (action := line["action_id"]) in tasks and line.get("action_digest", "") in ("", digests[action])
+        if (action := line["action_id"]) in tasks and is_still(line.get("action_digest", ""), digests[action])
     ]
     notes = [f"run {run}: {problem}" for problem in problems]
     frame = pd.DataFrame(held, columns=["step", "action", "score"]).dropna()

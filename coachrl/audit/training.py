@@ -12,6 +12,7 @@ from coachrl.audit.stats.strata import category_contrasts
 from coachrl.audit.stats.style import style_effects
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
+from coachrl.config.training import is_due
 from coachrl.runs.folder import Run
 from coachrl.types import Role, Task
 
@@ -36,8 +37,7 @@ class TrainingAudit:
         self._reference_set = ReferenceSet(config, run, team, tasks, make_pool)
 
     def is_due(self, step: int) -> bool:
-        every = self._config.audit.every
-        return every > 0 and step % every == 0
+        return is_due(step, self._config.audit.every)
 
     async def metrics(self, step: int) -> dict[str, float]:
         """`audit/...` of the steps since the last audit. Raises CoachUnavailable, BudgetExceeded for the

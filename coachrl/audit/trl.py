@@ -25,6 +25,7 @@ from typing import Any
 
 from coachrl.audit.data.imported import NO_REWARDS_OF_TRL, import_scores, import_settings
 from coachrl.audit.training import score_audit
+from coachrl.config.training import is_due
 from coachrl.errors import ConfigError
 from coachrl.runs.folder import Run
 from coachrl.storage.jsonl import append_jsonl
@@ -129,7 +130,7 @@ class _Writer:
     def _log_figures(self, given: Mapping[str, Any]) -> None:
         """`audit/...` of the last steps, once for each `every` of them."""
         step, state, log_metric = _step(given), given.get("trainer_state"), given.get("log_metric")
-        due = self.every > 0 and step % self.every == 0 and step != self.audited
+        due = is_due(step, self.every) and step != self.audited
         if not due or log_metric is None or not getattr(state, "is_world_process_zero", True):
             return
         self.audited = step

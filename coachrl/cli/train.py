@@ -112,9 +112,10 @@ def _is_finished(run: Run) -> bool:
     """Whether no step is left, nor the evaluation after the last. If so, says how to go on all the same, before
     anything that takes long. Raises CheckpointError where the weights of the last one are damaged."""
     from coachrl.runs import checkpoints
+    from coachrl.runs.records import step_name
 
     steps = run.config().train.steps
-    if not run.checkpoints() or run.last_checkpoint().name != f"step-{steps:06d}" or run.lacks_evaluation(steps):
+    if not run.checkpoints() or run.last_checkpoint().name != step_name(steps) or run.lacks_evaluation(steps):
         return False
     checkpoints.read(run.last_checkpoint(), {})
     policies = sorted(path for path in run.last_checkpoint().iterdir() if path.is_dir())

@@ -15,6 +15,7 @@ from coachrl.commands.build import Prepared, make_placement, play_of
 from coachrl.commands.gpu_estimates import GpuEstimates, estimate_gpus, known_parameters, known_shape
 from coachrl.commands.progress import duration
 from coachrl.config import PolicyConfig, RunConfig, TorchConfig
+from coachrl.config.training import is_due
 from coachrl.doctor.machine import KEY_VARIABLES
 from coachrl.errors import CoachrlError, ConfigError
 from coachrl.machine import machine_bytes
@@ -173,7 +174,7 @@ def make_dry_run(
 def _evaluations(config: RunConfig, done: int, folder: Path | None) -> int:
     """Those after step `done`, and its own where that was given up."""
     steps, every = config.train.steps, config.eval.every
-    between = sum(1 for step in range(done + 1, steps) if step % every == 0) if every else 0
+    between = sum(is_due(step, every) for step in range(done + 1, steps))
     made_up = folder is not None and config.evaluates_after(done) and Run(folder).lacks_evaluation(done)
     return (done == 0) + between + (steps > done) + made_up
 

@@ -313,26 +313,31 @@ async def evaluate_run(
             replies = KeptReplies(components.backend, kept, settings)
             if replies.on_disk:
                 console.print(f"{replies.on_disk} replies are on disk from before: those of this evaluation are taken")
-            context = RolloutContext(
-                pipeline=components.pipeline,
-                backend=replies,
-                sandbox=components.sandbox,
-                sampling=SamplingParams(temperature=config.eval.temperature, top_p=config.eval.top_p),
-                on_episode=display.on_episode,
-                executor=components.executor,
-            )
-            began = time.monotonic()
-            episodes = await evaluate(
-                components.heldout_tasks, context, config.eval.samples_per_task, config.seed, "eval"
-            )
-            drawn = sum(replies.drawn_tokens(episode.actions) for episode in episodes)
-            speed = speed_metrics(episodes, time.monotonic() - began, drawn)
-    metrics = {**evaluation_metrics(components.heldout_tasks, episodes), **speed}
+            episodes, metrics = await _played(config, components, replies, display)
     if episodes_file is not None:
         _write_played(episodes_file, episodes, metrics)
         with suppress(OSError):
-            replies.put_aside()()
+            replies.remove()
     return metrics
+
+
+async def _played(
+    config: RunConfig, components: RunComponents, replies: KeptReplies, display: Display
+) -> tuple[list[Episode], dict[str, Any]]:
+    """The held-out tasks, and what was measured of them."""
+    context = RolloutContext(
+        pipeline=components.pipeline,
+        backend=replies,
+        sandbox=components.sandbox,
+        sampling=SamplingParams(temperature=config.eval.temperature, top_p=config.eval.top_p),
+        on_episode=display.on_episode,
+        executor=components.executor,
+    )
+    tasks, began = components.heldout_tasks, time.monotonic()
+    episodes = await evaluate(tasks, context, config.eval.samples_per_task, config.seed, "eval")
+    drawn = sum(replies.drawn_tokens(episode.actions) for episode in episodes)
+    speed = speed_metrics(episodes, time.monotonic() - began, drawn)
+    return episodes, {**evaluation_metrics(tasks, episodes), **speed}
 
 
 def _write_played(file: Path, episodes: Sequence[Episode], metrics: Mapping[str, Any]) -> None:

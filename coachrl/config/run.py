@@ -17,7 +17,7 @@ from coachrl.config.reward import RewardConfig
 from coachrl.config.sandbox import SandboxConfig
 from coachrl.config.section import Section
 from coachrl.config.tasks import TaskConfig, WordProblemTasks
-from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, TrainConfig
+from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, TrainConfig, is_due
 from coachrl.errors import ConfigError
 
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
@@ -76,8 +76,7 @@ class RunConfig(Section):
 
     def evaluates_after(self, step: int) -> bool:
         """Whether an evaluation is due after that step: the last is always followed by one."""
-        every = self.eval.every
-        return step == self.train.steps or (every > 0 and step % every == 0)
+        return step == self.train.steps or is_due(step, self.eval.every)
 
     def without_cache(self) -> RunConfig:
         """The same run, whose coach is asked anew what it was asked before."""

@@ -186,6 +186,11 @@ class SftConfig(Section):
         return torch
 
 
+def is_due(step: int, every: int) -> bool:
+    """Whether what happens every so many steps does after this one; 0: never."""
+    return every > 0 and step % every == 0
+
+
 class EvalConfig(Section):
     """How held-out tasks are played and measured, without a coach and without an update."""
 

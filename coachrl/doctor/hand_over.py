@@ -22,6 +22,7 @@ from coachrl.sandbox.checks import Finding
 from coachrl.text import error_told
 from coachrl.trainers.backends.openrlhf.training.flash_attention import needs_flash_attn
 from coachrl.trainers.backends.torch.models.tiny_random import write_tiny_random
+from coachrl.trainers.samples import sample_alone
 from coachrl.types import Generation, SamplingParams, TrainSample
 
 SAME = 0.03  # mean |log pi| between engine and trainer, both in bfloat16
@@ -104,22 +105,11 @@ def drawn(backend: Any, policy: str, step: int) -> list[TrainSample]:
         asked = (backend.generate(policy, p, SamplingParams(24, seed=1000 * step + n)) for n, p in enumerate(prompts))
         return await asyncio.gather(*asked)
 
-    return [
-        TrainSample(
-            policy=policy,
-            action_id=f"{policy}/{n}",
-            episode_id=str(n),
-            task_id=str(n),
-            role=policy,
-            turn=0,
-            index=0,
-            prompt_ids_P=np.array(prompt),
-            response_ids_L=np.array(reply.token_ids),
-            old_logprobs_L=np.array(reply.logprobs, dtype=np.float32),
-            mask_L=np.ones(len(reply.token_ids), dtype=np.float32),
-        )
-        for n, (prompt, reply) in enumerate(zip(prompts, asyncio.run(ask()), strict=True))
-    ]
+    samples = []
+    for n, (prompt, reply) in enumerate(zip(prompts, asyncio.run(ask()), strict=True)):
+        sample = sample_alone(f"{policy}/{n}", prompt, reply.token_ids, np.ones(len(reply.token_ids)))
+        samples.append(replace(sample, old_logprobs_L=np.array(reply.logprobs, dtype=np.float32)))
+    return samples
 
 
 def advised(samples: Sequence[TrainSample]) -> list[TrainSample]:

@@ -21,6 +21,7 @@ from coachrl.storage.atomic import check_place, write_aside
 from coachrl.storage.files import read_text
 from coachrl.storage.jsonl import json_line
 from coachrl.text import brief, nearest
+from coachrl.types import is_still
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # how one begins
 _COLUMNS = tuple(field.name for field in fields(Label))
@@ -78,7 +79,7 @@ def import_labels(run: Run, place: Path) -> Imported:
 
 
 def _is_held(label: Label, digests: Mapping[str, str]) -> bool:
-    return label.action_digest in ("", digests.get(label.action_id))
+    return is_still(label.action_digest, digests.get(label.action_id))
 
 
 def _moment(label: Label) -> datetime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coachrl.types import Action, Role
+from coachrl.types import Action, Role, ran
 
 
 def part_so_far(action: Action, previous: Sequence[Action]) -> tuple[Action, ...]:
@@ -37,13 +37,12 @@ def part_is_done(role: Role, action: Action, turn_in_part: int) -> bool:
     with all required files there afterwards. Code that fails may have saved them before it did, and does not end the
     part.
     """
-    ran = action.execution is not None and action.execution.state == "ok"
     if turn_in_part + 1 >= role.max_turns:
         return True
     match role.stop_when:
         case "answered":
             return action.code is None and not action.tool_calls
         case "ran":
-            return ran
+            return ran(action.execution)
         case "saved":
-            return ran and set(role.required_files) <= set(action.files_after)
+            return ran(action.execution) and set(role.required_files) <= set(action.files_after)

@@ -15,7 +15,7 @@ from coachrl.runs.folder import Run
 from coachrl.runs.labels import Label, add_labels, label_from_record, read_labels
 from coachrl.runs.reading import team_of
 from coachrl.seeding import generator
-from coachrl.types import Action
+from coachrl.types import Action, is_still
 
 _FIELDS = ("action_id", "rater", "score", "remark", "action_digest")  # of a form
 
@@ -81,7 +81,7 @@ class Rating:
     def _is_of_another(self, label: Label) -> bool:
         """Whether it was given to a reply that no longer stands under its id."""
         place = self._places.get(label.action_id)
-        return place is not None and label.action_digest not in ("", place.digest)
+        return place is not None and not is_still(label.action_digest, place.digest)
 
     def _all_places(self) -> dict[str, _Place]:
         """Every action in the order in which all people are asked, so that they score the same ones first: mixed, and

@@ -25,7 +25,7 @@ from coachrl.runs.reading import requests_of, tasks_of, team_of, training_episod
 from coachrl.seeding import generator
 from coachrl.storage.jsonl import drop_torn_line
 from coachrl.text import counted
-from coachrl.types import CoachScore, Episode
+from coachrl.types import CoachScore, Episode, is_still
 
 Progress = Callable[[int, int], None]  # scores written, of how many
 MakePool = Callable[[RunConfig, Path, int], CoachPool]  # of a configuration, with its ledger, for a repeat
@@ -197,7 +197,7 @@ async def _rescore(
 def of_these(actions: Sequence[ScoredAction], scores: Mapping[str, CoachScore]) -> dict[str, CoachScore]:
     """Those of the scores that were given to what stands under their ids now."""
     digests = {action.action_id: action.digest for action in actions}
-    return {key: one for key, one in scores.items() if one.action_digest in ("", digests.get(key))}
+    return {key: one for key, one in scores.items() if is_still(one.action_digest, digests.get(key))}
 
 
 async def _score(

@@ -78,17 +78,21 @@ class Rescore:
 
 def read_rescores(run_folder: Path) -> list[Rescore]:
     """Every rescore of a run, by label. Raises ConfigError naming the file that cannot be read."""
-    return [read_rescore(path.parent) for path in sorted((run_folder / "rescores").glob("*/coach.json"))]
+    return [read_rescore(folder) for folder in _folders(run_folder)]
 
 
 def find_rescore(run_folder: Path, label: str) -> Rescore:
     """The rescore of that label. Raises ConfigError naming those there are."""
-    labels = [path.parent.name for path in sorted((run_folder / "rescores").glob("*/coach.json"))]
+    labels = [folder.name for folder in _folders(run_folder)]
     if label not in labels:
         raise ConfigError(
             f"{run_folder} has no rescore '{label}'{nearest(label, labels)}; rescores: {', '.join(labels) or 'none'}"
         )
     return read_rescore(run_folder / "rescores" / label)
+
+
+def _folders(run_folder: Path) -> list[Path]:
+    return [path.parent for path in sorted((run_folder / "rescores").glob("*/coach.json"))]
 
 
 def read_rescore(folder: Path) -> Rescore:

@@ -32,7 +32,7 @@ from coachrl.parsing import read_json
 from coachrl.runs import checkpoints, leftovers, log_file, places
 from coachrl.runs.frames import RunFrames, summary_html
 from coachrl.runs.locks import locked
-from coachrl.runs.records import episode_line, read_episodes, role_from_record, roles_text, step_of
+from coachrl.runs.records import episode_line, read_episodes, role_from_record, roles_text, step_name, step_of
 from coachrl.runs.versions import versions
 from coachrl.storage.atomic import drop_asides, follow_umask, fsync, put_on_disk, write_aside
 from coachrl.storage.files import at_home, named_path
@@ -365,7 +365,7 @@ class Run:
         `tidy_checkpoints` does. Raises OSError as `append_metrics` does."""
         self._check_there()
         root = self.folder / "checkpoints"
-        final, aside = root / f"step-{step:06d}", root / f".step-{step:06d}.{os.getpid()}"
+        final, aside = root / step_name(step), root / f".{step_name(step)}.{os.getpid()}"
         self.tidy_checkpoints(keep, keep_best)
         root.mkdir(exist_ok=True)
         aside.mkdir()

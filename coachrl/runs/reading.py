@@ -13,7 +13,7 @@ from coachrl.pipelines.generation import Message, opening
 from coachrl.pipelines.parts import part_so_far
 from coachrl.runs.beginning import changed_tasks
 from coachrl.runs.folder import Run
-from coachrl.runs.records import ScoredEpisode, read_each_once
+from coachrl.runs.records import ScoredEpisode, read_each_once, step_name
 from coachrl.tasks import load_tasks
 from coachrl.types import Action, Episode, Role, Task
 
@@ -65,7 +65,7 @@ def training_episodes(run: Run) -> Iterator[ScoredEpisode]:
 def tell_of_last_steps(coach: CoachPool, run: Run, step: int) -> None:
     """What a coach that goes by the run goes by after `step`, from the run's files."""
     for number in range(max(1, step - coach.memory_steps + 1), step + 1):
-        coach.observe(number, *run.read_episodes(f"step-{number:06d}"))
+        coach.observe(number, *run.read_episodes(step_name(number)))
 
 
 def requests_of(

@@ -34,6 +34,11 @@ class ScoredEpisode(NamedTuple):
     scores: dict[str, CoachScore]
 
 
+def step_name(step: int) -> str:
+    """What its episode file, its checkpoint and the ids of its episodes begin with; `step_of` reads the number."""
+    return f"step-{step:06d}"
+
+
 def step_of(episode_file: Path) -> int:
     """The training step of one of `Run.episode_files` or of a checkpoint; the number of steps before an evaluation."""
     return int(episode_file.stem.rpartition("-")[2])

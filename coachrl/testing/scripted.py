@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coachrl.coach.base import CoachRequest
 from coachrl.errors import CheckpointError, ContextOverflow
 from coachrl.pipelines.generation import Message
-from coachrl.trainers.backends.base import Samples
-from coachrl.types import CoachScore, Generation, SamplingParams
+from coachrl.trainers.backends.base import Samples, with_logprobs
+from coachrl.types import CoachScore, Generation, SamplingParams, TrainSample
 
 _END = 0  # end-of-sequence; every other token id is a character's code point
 
@@ -94,16 +95,10 @@ class ScriptedPolicy:
         return Generation(cut, (-1.0,) * len(cut), "stop" if cut == ids else "length", self._version)
 
     def with_reference(self, samples: Samples) -> Samples:
-        return {
-            policy: [replace(s, ref_logprobs_L=np.array(s.old_logprobs_L)) for s in group]
-            for policy, group in samples.items()
-        }
+        return with_logprobs(samples, "ref_logprobs_L", _old_logprobs)
 
     def with_trainer_logprobs(self, samples: Samples) -> Samples:
-        return {
-            policy: [replace(sample, trainer_logprobs_L=sample.old_logprobs_L) for sample in group]
-            for policy, group in samples.items()
-        }
+        return with_logprobs(samples, "trainer_logprobs_L", _old_logprobs)
 
     def update(self, samples: Samples, learning_rate: float | None = None) -> dict[str, float]:
         self.updates.append(samples)
@@ -128,6 +123,10 @@ class ScriptedPolicy:
 
     def close(self) -> None:
         pass
+
+
+def _old_logprobs(policy: str, samples: list[TrainSample]) -> list[NDArray[np.float32]]:
+    return [sample.old_logprobs_L.copy() for sample in samples]
 
 
 class ScriptedCoach:

@@ -13,6 +13,7 @@ from coachrl.pipelines.base import Pipeline
 from coachrl.runs import checkpoints
 from coachrl.runs.folder import Run
 from coachrl.runs.model_card import write_cards
+from coachrl.runs.records import step_of
 from coachrl.text import first_line
 from coachrl.trainers.algorithms.base import Algorithm
 from coachrl.trainers.algorithms.boundary import restore, state_of
@@ -129,4 +130,4 @@ class Checkpointer:
         self._writer.wait()
 
     def _is_kept(self, step: int) -> bool:
-        return f"step-{step:06d}" in [path.name for path in self._run.checkpoints()]
+        return step in map(step_of, self._run.checkpoints())

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.pool import CoachPool
 from coachrl.config import RunConfig
+from coachrl.config.training import is_due
 from coachrl.errors import (
     BudgetExceeded,
     CoachrlError,
@@ -33,6 +34,7 @@ from coachrl.runs.folder import Run
 from coachrl.runs.initial_models import names_at_first
 from coachrl.runs.lost import lost_steps, read_steps
 from coachrl.runs.reading import tell_of_last_steps
+from coachrl.runs.records import step_name
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import generator
 from coachrl.trainers.algorithms import make_algorithm
@@ -168,7 +170,7 @@ class Trainer:
             if self.audit is not None and self.audit.is_due(self.step):
                 metrics |= await self._measured("audit", self.audit.metrics(self.step), metrics)
             self._log(metrics)
-            if last or _due(self.step, self.config.train.checkpoint_every) or self._checkpointer.is_best(self.step):
+            if last or is_due(self.step, self.config.train.checkpoint_every) or self._checkpointer.is_best(self.step):
                 self._checkpointer.begin(self.step)
             self._stop_where_too_much_failed(metrics)
         if self.run.lacks_evaluation(self.step):  # which a run that goes on makes up for
@@ -210,7 +212,7 @@ class Trainer:
         self._replies.note_update(statistics)
         clock.lap("sync")
 
-        self.run.write_episodes(f"step-{self.step:06d}", with_credit(episodes, rewards, batch), scores)
+        self.run.write_episodes(step_name(self.step), with_credit(episodes, rewards, batch), scores)
         if self.coach is not None:
             self.coach.observe(self.step, episodes, scores)
         return {
@@ -305,7 +307,7 @@ class Trainer:
         self.run.add_to_metrics(self.step, measured)
         self.callback.on_metrics({"step": self.step, **measured})
         if self.step == self.config.train.steps:
-            self._replies.put_aside()()
+            self._replies.remove()
 
     async def _measured(
         self, what: str, measuring: Awaitable[Mapping[str, Any]], metrics: Mapping[str, Any]
@@ -354,7 +356,7 @@ class Trainer:
         settings = self.config.train
         self.run.tidy_checkpoints(settings.keep_checkpoints, settings.keep_best)  # a kill may have come before that
         if self.step == self.config.train.steps:
-            self._replies.put_aside()()
+            self._replies.remove()
         if self.coach is not None:
             self.coach.note_resumed(self.step)
             tell_of_last_steps(self.coach, self.run, self.step)
@@ -400,7 +402,3 @@ class Trainer:
         self._keep_last(BudgetExceeded(sentence), self.step)
         kept = "checkpoint written" if self.run.checkpoints() else "no checkpoint is kept"
         raise BudgetExceeded(f"step {self.step}: {sentence}; {kept}, see {self.run.folder / 'log.txt'}")
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 
+from coachrl.resources import say_once
 from coachrl.stats import mean_of
 from coachrl.text import brief
 from coachrl.trainers.algorithms.advantages.batches import AdvantageBatch
 from coachrl.trainers.samples import all_samples
-from coachrl.types import Action, CoachScore, Episode, Usage
+from coachrl.types import Action, CoachScore, Episode, Usage, ran
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +47,7 @@ def behavior_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         metrics[f"behavior/finish_rate/{role}"] = mean_of(a.finish_reason == "stop" for a in actions)
         if any(a.execution is not None for a in actions):
             metrics[f"behavior/code/{role}"] = mean_of(a.code is not None for a in actions)
-            metrics[f"behavior/code_success_rate/{role}"] = mean_of(
-                a.execution is not None and a.execution.state == "ok" for a in actions
-            )
+            metrics[f"behavior/code_success_rate/{role}"] = mean_of(ran(a.execution) for a in actions)
     return metrics
 
 
@@ -72,15 +70,11 @@ def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         metrics[f"success/{category}"] = mean_of(e.outcome.success for e in valid if e.task_category == category)
     for name in sorted({name for e in valid for name in e.outcome.metrics}):
         if name in metrics or name.startswith(_OF_SOME_STEPS):
-            _warn_of_own(name)
+            said = "the metric %s is called as a figure of coachrl's own, and stays in the episodes alone"
+            say_once(log.warning, said, brief(name))
         else:
             metrics[name] = mean_of(e.outcome.metrics[name] for e in valid if name in e.outcome.metrics)
     return metrics
-
-
-@cache
-def _warn_of_own(name: str) -> None:
-    log.warning("the metric %s is called as a figure of coachrl's own, and stays in the episodes alone", brief(name))
 
 
 def score_metrics(episodes: Sequence[Episode], scores: Mapping[str, CoachScore]) -> dict[str, float]:

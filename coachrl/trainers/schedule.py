@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coachrl.config import RunConfig
+from coachrl.runs.records import step_name
 from coachrl.seeding import derive_seed, generator
 from coachrl.trainers.algorithms import make_algorithm
 from coachrl.trainers.rollout.rollout import EpisodeSpec
@@ -61,7 +62,7 @@ def _group(config: RunConfig, step: int, number: int, task: Task, seed: tuple[st
     """The episodes of a step's task. number: its place in the step, which keeps ids apart where a small task set comes
     round twice."""
     return [
-        EpisodeSpec(f"step-{step:06d}.{number:03d}.{task.id}.{sample}", task, derive_seed(config.seed, *seed, sample))
+        EpisodeSpec(f"{step_name(step)}.{number:03d}.{task.id}.{sample}", task, derive_seed(config.seed, *seed, sample))
         for sample in range(config.train.group_size)
     ]
 

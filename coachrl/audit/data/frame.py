@@ -25,7 +25,7 @@ from coachrl.runs.folder import Run
 from coachrl.runs.lost import lost_episodes, lost_steps, newest_step, read_steps
 from coachrl.runs.records import ScoredEpisode, read_each_once, scores_of_rescores, step_of
 from coachrl.text import prose_in
-from coachrl.types import Action, CoachScore, Episode
+from coachrl.types import Action, CoachScore, Episode, is_still
 
 # Columns of the table. score: 0 to 10, NaN unless status is "scored". outcome: the episode's success as 0.0 or 1.0,
 # NaN where it was not measured. state: how the code ended, "no code" where none ran, with "cut" where the reply hit its
@@ -239,7 +239,7 @@ class _RunReader:
             known = [
                 (places[key], score)
                 for key, score in scores.items()
-                if key in places and score.action_digest in ("", digests[key])
+                if key in places and is_still(score.action_digest, digests[key])
             ]
             if missing := len(scores) - len(known):
                 what = "scores of actions that were not read, or that have other replies now"

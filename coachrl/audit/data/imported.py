@@ -26,7 +26,7 @@ from coachrl.config import dump_config, parse_config
 from coachrl.errors import ConfigError
 from coachrl.parsing import is_number
 from coachrl.runs.reading import IMPORTED
-from coachrl.runs.records import episode_line
+from coachrl.runs.records import episode_line, step_name
 from coachrl.storage.atomic import folder_aside, write_aside
 from coachrl.text import brief, estimated_tokens, extract_code, nearest, one_line
 from coachrl.types import Action, CoachScore, Episode, Outcome
@@ -300,7 +300,7 @@ def _write(folder: Path, steps: Mapping[int, Sequence[tuple[int, _Reply]]], sett
             (aside / IMPORTED).write_text(json.dumps(asdict(settings)) + "\n", encoding="utf-8")
             for step, numbered in sorted(steps.items()):
                 lines = (_line(reply, number, settings) for number, reply in numbered)
-                write_aside(aside / "episodes" / f"step-{step:06d}.jsonl", lines)
+                write_aside(aside / "episodes" / f"{step_name(step)}.jsonl", lines)
     except OSError as error:
         if folder.is_dir():  # another process has just made the same
             return

@@ -14,7 +14,7 @@ from coachrl.audit.faults.play import FaultPair, Play, PlayedFaults, sound_actio
 from coachrl.audit.probes.probes import ask
 from coachrl.coach.pool import CoachPool
 from coachrl.stats import RESAMPLES, SCORE_CHANGE, SHARE, Estimate, Limits
-from coachrl.types import Action, CoachScore
+from coachrl.types import Action, CoachScore, ran
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,5 @@ def _called(place: Place) -> str:
 
 
 def _crashed(play: Play) -> frozenset[Place]:
-    return frozenset(
-        place
-        for place, action in play.actions.items()
-        if action.execution is not None and action.execution.state != "ok"
-    )
+    ended = {place: action.execution for place, action in play.actions.items() if action.execution is not None}
+    return frozenset(place for place, execution in ended.items() if not ran(execution))

@@ -8,12 +8,12 @@ from itertools import dropwhile
 
 from coachrl.coach.base import CoachRequest
 from coachrl.coach.rubric.caps import parse_caps
-from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, part_ends, ran, same_code_failed_before
+from coachrl.coach.rubric.points import Cap, RubricPoints, Rule, error_line, part_ends, same_code_failed_before
 from coachrl.coach.rubric.text_features import KINDS_OF_ESTIMATORS, called_in, estimators_in
 from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.tabular.handover import MODEL, NO_MODEL, FileFault, read_faults
 from coachrl.text import prose_in, visible
-from coachrl.types import Action, Role
+from coachrl.types import Action, Role, ran
 
 _ABSENCE = re.compile(
     r"missing|absent|unavailable|no such|cannot|can't|"

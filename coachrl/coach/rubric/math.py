@@ -17,7 +17,6 @@ from coachrl.coach.rubric.points import (
     cut,
     error_line,
     nothing_written,
-    ran,
     same_code_failed_before,
     unread,
 )
@@ -39,7 +38,7 @@ from coachrl.tasks.code.cooperation import parse_code
 from coachrl.tasks.math.plain_numbers import read_number
 from coachrl.tasks.math.problems import MathTruth, boxed_spans, last_box
 from coachrl.text import fences_in, visible
-from coachrl.types import Action
+from coachrl.types import Action, ran
 
 _RATIO = re.compile(r"-?\s*(?:\d+\s*/\s*\d+|\\[dt]?frac\s*\{\d+\}\s*\{\d+\})")
 _SHORT_OUTPUT_CHARS = 400

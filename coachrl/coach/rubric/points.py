@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from coachrl.coach.base import CoachRequest
 from coachrl.pipelines.parts import part_is_done, turn_in_part
-from coachrl.types import HIGHEST_SCORE, Execution
+from coachrl.types import HIGHEST_SCORE, Execution, ran
 
 _UNREAD_CAP = 3.0
 
@@ -75,11 +74,6 @@ def total(rules: Sequence[Rule]) -> tuple[float, str]:
         for rule in given
     ]
     return round(score, 2), "\n".join([*lines, *(f"at most {cap.at_most:g}: {cap.reason}" for cap in caps)])
-
-
-def ran(execution: Execution | None) -> TypeGuard[Execution]:
-    """Whether code was run, and went well."""
-    return execution is not None and execution.state == "ok"
 
 
 def error_line(execution: Execution | None) -> str:

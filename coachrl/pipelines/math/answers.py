@@ -17,7 +17,7 @@ from coachrl.pipelines.team.threads import in_a_thread
 from coachrl.sandbox.base import Workspace
 from coachrl.tasks.math.problems import MathTruth, final_answer, grade_math, same_answer
 from coachrl.text import clip_middle
-from coachrl.types import Action, Outcome, Reward, Task
+from coachrl.types import Action, Outcome, Reward, Task, ran
 
 _REPLY_CHARS = 2000  # of what one agent wrote, for another
 
@@ -26,7 +26,7 @@ def answer_of(action: Action) -> str | None:
     """What an agent answers: the last line that its code printed, where the code ran, else its last \\boxed answer."""
     if action.execution is None:
         return final_answer(action.text)
-    lines = action.execution.stdout.strip().splitlines() if action.execution.state == "ok" else []
+    lines = action.execution.stdout.strip().splitlines() if ran(action.execution) else []
     return (final_answer(lines[-1]) or lines[-1].strip()) if lines else None
 
 

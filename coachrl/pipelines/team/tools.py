@@ -217,9 +217,8 @@ async def _within(timeout_s: float, tool: Tool, arguments: dict[str, Any]) -> An
             if inspect.iscoroutinefunction(tool.function):
                 return await awaited(tool.function(**arguments))
             given = await in_a_thread(lambda: tool.function(**arguments), "coachrl-tool")
-            return (
-                await awaited(given) if inspect.isawaitable(given) else given
-            )  # a decorator may hide that it is async
+            # A decorator may hide that it is async.
+            return await awaited(given) if inspect.isawaitable(given) else given
     except BaseException as error:  # the boundary to the user's own function, whatever it raises
         if not is_own_doing(error):
             raise

@@ -22,7 +22,7 @@ from coachrl.sandbox.base import Workspace
 from coachrl.tasks.worlds.answers import parse_moves
 from coachrl.tasks.worlds.moves import walk
 from coachrl.text import counted, visible
-from coachrl.types import Action, Outcome, Reward, Role, Task
+from coachrl.types import Action, Outcome, Reward, Role, Task, ran
 
 A = TypeVar("A")  # an answer that could be read
 S = TypeVar("S")  # a state
@@ -90,8 +90,7 @@ class Game(Environment, Generic[A, S]):
         """The answer that an agent gave, or that its code printed; None where there is none to be read."""
         if action.role not in self.coders:
             return self.read(visible(action.text))
-        ran = action.execution is not None and action.execution.state == "ok"
-        return self.read(action.execution.stdout) if ran and action.execution is not None else None
+        return self.read(action.execution.stdout) if ran(action.execution) else None
 
     def copy(self) -> Self:
         """States are never changed, only replaced."""

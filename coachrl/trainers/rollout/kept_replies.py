@@ -98,6 +98,10 @@ class KeptReplies:
         and removes them."""
         return self._file.put_aside() if self._file is not None else lambda: None
 
+    def remove(self) -> None:
+        """Nothing goes on from them any more."""
+        self.put_aside()()
+
 
 @dataclass(frozen=True)
 class _Line:

@@ -13,11 +13,10 @@ from coachrl.coach.rubric.points import (
     error_line,
     nothing_written,
     part_ends,
-    ran,
     same_code_failed_before,
     total,
 )
-from coachrl.types import Execution
+from coachrl.types import Execution, ran
 
 CRASH = Execution("error", stderr="KeyError: 'age'\n", exit_code=1)
 

@@ -7,7 +7,6 @@ architecture too. Attention stays outside: it reads a layout that no compiler se
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 from collections.abc import Callable
@@ -20,10 +19,11 @@ from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from coachrl.errors import PolicyError
-from coachrl.resources import cache_folder
+from coachrl.resources import cache_folder, say_once
 from coachrl.text import first_line
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.attention import PackedRows
+from coachrl.trainers.backends.torch.engine.proof import mean_error
 from coachrl.trainers.backends.torch.gradient_checkpointing import layers_of
 
 log = logging.getLogger(__name__)
@@ -46,10 +46,10 @@ def compile_layers(model: Any, folder: Path, precision: Callable[[], AbstractCon
     with torch.no_grad():
         exact = _states(model)
         with precision():
-            allowed = max(_ROUNDED * _error(exact, _states(model)), _LEAST_ERROR * float(exact.std()))
-    _say_once(folder)
+            allowed = max(_ROUNDED * mean_error(exact, _states(model)), _LEAST_ERROR * float(exact.std()))
+    say_once(log.info, "compiling the layers of %s: half a minute for the first time", folder.name)
     try:
-        differs = _error(exact, _states_of_compiled(model, layers, precision))
+        differs = mean_error(exact, _states_of_compiled(model, layers, precision))
     except Exception as error:  # of Dynamo, Inductor, the C++ compiler or the system
         raise PolicyError(
             f"model {folder}: torch.compile failed, set it to false or mend it: {first_line(error)}"
@@ -77,11 +77,6 @@ def _states_of_compiled(model: Any, layers: list[Any], precision: Callable[[], A
     return states
 
 
-@functools.cache
-def _say_once(folder: Path) -> None:
-    log.info("compiling the layers of %s: half a minute for the first time", folder.name)
-
-
 def _states(model: Any) -> Tensor:
     """Hidden states (N, D) of two rows of tokens."""
     device, count = model.device, sum(_ROWS)
@@ -90,7 +85,3 @@ def _states(model: Any) -> Tensor:
     with attention.use(PackedRows(_ROWS, {}, device)):
         states: Tensor = model.base_model(input_ids=ids_1N, position_ids=places_1N, use_cache=False).last_hidden_state
     return states[0].float()
-
-
-def _error(exact: Tensor, found: Tensor) -> float:
-    return float((found.detach() - exact).abs().mean())

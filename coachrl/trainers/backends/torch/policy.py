@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from coachrl.config import RunConfig
 from coachrl.errors import CheckpointError, PolicyError
-from coachrl.resources import cache_folder, quiet
+from coachrl.resources import cache_folder, quiet, say_once
 from coachrl.text import counted, first_line, one_line
 from coachrl.trainers.backends.base import ADAM_BETAS
 from coachrl.trainers.backends.torch import compiled, gradient_checkpointing
@@ -82,17 +81,12 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     if found["missing_keys"]:
         raise PolicyError(f"model {folder}: weights are missing: {', '.join(sorted(found['missing_keys'])[:3])}")
     if found["unexpected_keys"]:
-        _warn_of_unread(folder, tuple(sorted(found["unexpected_keys"])))
+        names = sorted(found["unexpected_keys"])
+        shown, left = one_line(", ".join(names[:3])), counted(len(names), "weight")
+        say_once(log.warning, "model %s: left out %s that its kind does not have: %s", folder, left, shown)
     if broken := [name for name, weights in model.named_parameters() if not is_finite(weights)]:
         raise PolicyError(f"model {folder}: its weights are not finite: {', '.join(broken[:3])}")
     return model.to(device).eval()  # no dropout in training either: pi and pi_old must be one function
-
-
-@cache
-def _warn_of_unread(folder: Path, names: tuple[str, ...]) -> None:
-    """Once for each folder: policies, references and generators are loaded of the same one."""
-    shown = one_line(", ".join(names[:3]))
-    log.warning("model %s: left out %s that its kind does not have: %s", folder, counted(len(names), "weight"), shown)
 
 
 def load_generator(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:

@@ -15,6 +15,7 @@ import torch
 import transformers
 from tiny_models import write_tiny_model
 
+from coachrl.resources import say_once
 from coachrl.trainers.backends.torch.engine import attention, linears, proof, threads
 from coachrl.trainers.backends.torch.engine.decode import Request, generate_batch
 from coachrl.trainers.backends.torch.engine.proof import use_shared_prefix
@@ -56,7 +57,7 @@ def replies(model, batch, **options):
 
 @pytest.fixture(autouse=True)
 def every_warning_is_new():
-    proof._warn_once.cache_clear()
+    say_once.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

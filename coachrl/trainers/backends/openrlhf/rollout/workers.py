@@ -41,9 +41,8 @@ _LOOK_EVERY_S = 10.0
 
 @dataclass
 class _Share:
-    """One worker's part of a rollout: its specs, and what has been heard of them."""
+    """What has been heard of one worker's part of a rollout."""
 
-    specs: Sequence[EpisodeSpec]
     actions: dict[str, list[Action]] = field(default_factory=dict)  # by episode, those that went to the coach
     episodes: dict[str, Episode] = field(default_factory=dict)
     answering: set[asyncio.Task[None]] = field(default_factory=set)
@@ -146,7 +145,7 @@ class RolloutWorkers:
         if not specs:
             return {}
         await self._ready(place)
-        worker, share, whole = self._handles[place], _Share(specs), False
+        worker, share, whole = self._handles[place], _Share(), False
         watching = asyncio.create_task(self._watch(worker, share))
         try:
             async for message in _messages(worker.play.options(num_returns="streaming").remote(specs, config)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coachrl.resources import say_once
 from coachrl.text import first_line
 from coachrl.trainers.backends.torch.engine import attention
 from coachrl.trainers.backends.torch.engine.plain import PlainDecoder
@@ -64,24 +64,21 @@ def use_shared_prefix(model: Any, prepare: Callable[[Any], None] | None = None) 
             exact, padded = _plain_logits(model), _decoded_logits(PlainDecoder, model)
             model.set_attn_implementation(attention.NAME)
             found = _decoded_logits(SlotDecoder, model)
-        reason = _difference(exact, found, _REORDERED * _error(exact, padded), torch.float32)
+        reason = _difference(exact, found, _REORDERED * mean_error(exact, padded), torch.float32)
         if not reason and prepare is not None:
             prepare(model)
         if not reason and own is not None:
-            reason = _difference(exact, _decoded_logits(SlotDecoder, model), _ROUNDED * _error(exact, own), precision)
+            allowed = _ROUNDED * mean_error(exact, own)
+            reason = _difference(exact, _decoded_logits(SlotDecoder, model), allowed, precision)
     except (attention.UnprovenAttention, NotImplementedError, AttributeError, TypeError, ValueError) as error:
         reason = first_line(error)
     except (RuntimeError, IndexError, KeyError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
     if reason:
         model.set_attn_implementation(before)
-        _warn_once(f"{type(model).__name__} runs by the slower padded batches, without a shared prefix: {reason}")
+        said = "%s runs by the slower padded batches, without a shared prefix: %s"
+        say_once(log.warning, said, type(model).__name__, reason)
     return not reason
-
-
-@functools.cache
-def _warn_once(line: str) -> None:
-    log.warning(line)
 
 
 def _precision(model: Any) -> torch.dtype:
@@ -91,14 +88,15 @@ def _precision(model: Any) -> torch.dtype:
     return torch.get_autocast_dtype(device) if narrower else model.dtype
 
 
-def _error(exact: Tensor, found: Tensor) -> float:
-    return float((found - exact).abs().mean())
+def mean_error(exact: Tensor, found: Tensor) -> float:
+    """Mean absolute difference."""
+    return float((found.detach() - exact).abs().mean())
 
 
 def _difference(exact: Tensor, found: Tensor, allowed: float, dtype: torch.dtype) -> str:
     """Why the logits found are not the model's, or nothing."""
     allowed = max(allowed, _ROUNDING_STEPS * torch.finfo(dtype).eps * float(exact.std()))
-    error = _error(exact, found)
+    error = mean_error(exact, found)
     return "" if error <= allowed else f"its logits would differ by {error:.2g} on average, not by {allowed:.2g}"
 
 
