@@ -1,6 +1,8 @@
 """Command lines on a trained run whose newest checkpoint a kill, or somebody, left in another form."""
 
 import importlib.util
+import os
+import subprocess
 
 import pytest
 from command_line import coachrl
@@ -34,8 +36,14 @@ def run(one_layer_model, tmp_path):
 def test_a_run_killed_before_its_only_checkpoint_had_its_name_goes_on_from_it(run):
     """Where a step is made once more, its older checkpoint makes room for the newer one: a kill in between."""
     run.last_checkpoint().rename(run.folder / "checkpoints" / ".step-000002.77")
+    over = subprocess.Popen(["true"])
+    over.wait()
+    left = run.folder.parent / f".latest.0123abcd.{over.pid}"  # and earlier, before the new link had its name
+    left.symlink_to("one")
+    os.utime(left, (0, 0), follow_symlinks=False)
     before = run.metrics()
     done = coachrl("train", "--resume", run.folder, cwd=run.folder)
     assert done.returncode == 0, done.stderr
     assert run.metrics()[:-1] == before and run.metrics()[-1]["step"] == 3
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-000003"]
+    assert not os.path.lexists(left)
