@@ -14,7 +14,7 @@ if importlib.util.find_spec("torch") is None:
     pytest.skip("needs the extra torch", allow_module_level=True)
 SMALL = [
     "-c", "quickstart", "name=one", "train.steps=2", "train.checkpoint_every=1", "train.keep_checkpoints=1",
-    "train.tasks_per_step=1", "eval.every=0", "tasks.train_count=2", "tasks.heldout_count=1", "coach.name=rules",
+    "train.tasks_per_step=1", "eval.every=2", "tasks.train_count=2", "tasks.heldout_count=1", "coach.name=rules",
     "pipeline.max_new_tokens=6", "pipeline.prompt_style=short", "pipeline.roles.code_executor.python=false",
     "pipeline.roles.code_executor.max_turns=1", "torch.threads=1", "torch.device=cpu", "sandbox.kind=local-unsafe",
 ]  # fmt: skip
@@ -42,6 +42,8 @@ def test_a_run_killed_before_its_only_checkpoint_had_its_name_goes_on_from_it(ru
     left.symlink_to("one")
     os.utime(left, (0, 0), follow_symlinks=False)
     before = run.metrics()
+    with (run.folder / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"step": 3, "tra')
     done = coachrl("train", "--resume", run.folder, cwd=run.folder)
     assert done.returncode == 0, done.stderr
     assert run.metrics()[:-1] == before and run.metrics()[-1]["step"] == 3
