@@ -39,11 +39,11 @@ APPS = SUPPORT.parents[1] / "examples" / "gateway"
 sys.path.insert(0, str(SUPPORT))
 FAULTS = ("kill", "enospc", "eio")  # by their numbers in crash_points.c
 PATIENCE_S = 300.0
-# What a clock, a cache or a second life decides. Of the ledger and the log it is enough that they can be read.
+# What a clock, a cache or a second life decides. Of ledgers and logs it is enough that they can be read.
 MAY_DIFFER = re.compile(r"^time|^created$|latency|cache|per_s$|wall_s|_at$")
-READ_ALONE = ("ledger.jsonl", "log.txt", "replies.jsonl", "versions.json", "report.html", "audit.html", "train.lock")
+READ_ALONE = re.compile(r"(ledger|audit|replies)\.jsonl|log\.txt|versions\.json|(report|audit)\.html|train\.lock")
 # What SQLite takes up again when it next opens its file, and the link that is moved once a new run has its name.
-EXEMPT = re.compile(r"\.sqlite-(wal|shm)$|^runs/latest$")
+EXEMPT = re.compile(r"\.sqlite-(wal|shm)$|/runs/latest$")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?")
 
 
@@ -137,7 +137,7 @@ def differences(whole: Path, cut: Path) -> list[str]:
         if one.is_symlink() or not one.is_file():
             continue
         try:
-            if path.name in READ_ALONE:
+            if READ_ALONE.fullmatch(path.name):
                 content(other)
             elif content(one) != content(other):
                 found.append(f"{path} differs: {_where(content(one), content(other))}")
@@ -166,7 +166,8 @@ def content(path: Path) -> Any:
     if path.suffix == ".jsonl":
         if text and not text.endswith("\n"):
             raise ValueError("its last line was cut short")
-        return [_lasting(json.loads(line)) for line in text.splitlines()]
+        lines = [_lasting(json.loads(line)) for line in text.splitlines()]
+        return sorted(lines, key=str) if path.name == "scores.jsonl" else lines  # of a rescore: as they came
     return _lasting(json.loads(text)) if path.suffix == ".json" else _DATE.sub("", text)
 
 
@@ -278,6 +279,7 @@ def _write_labels(folder: Path) -> None:
 
 MATHCHAT = _train(*EXECUTOR, *SUMS, *JUDGE, "algorithm.kl_beta=0")
 TRAINED = (MATHCHAT,)
+AUDIT = ("audit", "runs/one", "--json", "audit.json", "--resamples", "100")
 EVAL = ("eval", "--run", "runs/one")
 TREE = ("algorithm.name=at_grpo", "sampling.scheme=tree", "sampling.candidates=2", "pipeline.options.turns=2")
 SCENARIOS = {
@@ -302,7 +304,10 @@ SCENARIOS = {
     "report": Scenario(("report", "runs/one"), TRAINED),
     "rescore": Scenario(("rescore", "runs/one", "--coach", "rules"), TRAINED),
     "rescore, model": Scenario(("rescore", "runs/one", *JUDGE, "--repeat", "1"), TRAINED),
-    "audit": Scenario(("audit", "runs/one", "--json", "audit.json", "--resamples", "100"), TRAINED),
+    "audit": Scenario(AUDIT, TRAINED),
+    "audit --probe": Scenario((*AUDIT, "--probe", "2", "--yes"), TRAINED),
+    "audit --replay": Scenario((*AUDIT, "--replay", "2"), TRAINED),
+    "audit --fault-localization": Scenario((*AUDIT, "--fault-localization", "2", "--yes"), TRAINED),
     "export": Scenario(("export", "runs/one", "--format", "reward-model", "--out", "judged.jsonl"), TRAINED),
     "export hub": Scenario(("export", "runs/one", "--format", "hub", "--out", "hub"), TRAINED),
     "compare": Scenario(("compare", "runs/one", "runs/one", "--html", "both.html"), TRAINED),
