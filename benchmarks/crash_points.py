@@ -270,6 +270,10 @@ def _write_demonstrations(folder: Path) -> None:
     (folder / "sft.jsonl").write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in said))
 
 
+def _lose_last_checkpoint(folder: Path) -> None:
+    shutil.rmtree(folder / "runs/one/checkpoints/step-000002")
+
+
 def _write_labels(folder: Path) -> None:
     lines = (folder / "runs/one/episodes/step-000001.jsonl").read_text().splitlines()
     actions = [action["id"] for line in lines for action in json.loads(line)["actions"]]
@@ -278,7 +282,7 @@ def _write_labels(folder: Path) -> None:
 
 
 MATHCHAT = _train(*EXECUTOR, *SUMS, *JUDGE, "algorithm.kl_beta=0")
-TRAINED = (MATHCHAT,)
+TRAINED, TWO_KEPT = (MATHCHAT,), (*MATHCHAT, "train.keep_checkpoints=2")
 AUDIT = ("audit", "runs/one", "--json", "audit.json", "--resamples", "100")
 EVAL = ("eval", "--run", "runs/one")
 TREE = ("algorithm.name=at_grpo", "sampling.scheme=tree", "sampling.candidates=2", "pipeline.options.turns=2")
@@ -298,9 +302,9 @@ SCENARIOS = {
     "one policy": Scenario((*MATHCHAT, "pipeline.shared_policy=all")),
     "audit.every": Scenario((*MATHCHAT, "audit.every=1")),
     "coach.suggest": Scenario((*MATHCHAT, "coach.suggest=true")),
-    "eval --run": Scenario(EVAL, TRAINED),
+    "train --resume": Scenario(("train", "--resume", "runs/one"), (TWO_KEPT, _lose_last_checkpoint)),
     "eval --episodes": Scenario((*EVAL, "--episodes", "eval.jsonl"), TRAINED),
-    "prune": Scenario(("checkpoints", "prune", "runs/one"), ((*MATHCHAT, "train.keep_checkpoints=2"),)),
+    "prune": Scenario(("checkpoints", "prune", "runs/one"), (TWO_KEPT,)),
     "report": Scenario(("report", "runs/one"), TRAINED),
     "rescore": Scenario(("rescore", "runs/one", "--coach", "rules"), TRAINED),
     "rescore, model": Scenario(("rescore", "runs/one", *JUDGE, "--repeat", "1"), TRAINED),
