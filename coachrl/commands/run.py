@@ -42,7 +42,7 @@ from coachrl.errors import (
     ProcessLost,
 )
 from coachrl.pipelines.team.roles import with_swapped_policies
-from coachrl.runs import checkpoints
+from coachrl.runs import checkpoints, leftovers
 from coachrl.runs.beginning import (
     changed_settings,
     changed_tasks,
@@ -62,7 +62,7 @@ from coachrl.runs.records import episode_line, step_of
 from coachrl.runs.trackers import check_trackers, open_trackers
 from coachrl.storage.atomic import check_place, write_aside
 from coachrl.storage.files import whole_text
-from coachrl.storage.jsonl import json_line, own_file, writable_file
+from coachrl.storage.jsonl import drop_torn_line, json_line, writable_file
 from coachrl.trainers.algorithms.trial import try_algorithm
 from coachrl.trainers.callbacks import Callbacks, StepAudit
 from coachrl.trainers.evaluate import evaluate, evaluation_metrics, speed_metrics
@@ -150,7 +150,8 @@ async def _train_locked(
     """again: as for `make_backend`. earlier: as for `asked_to_end`."""
     if resume:  # first: a whole one that a kill left without its name is the newest
         run.drop_left_checkpoints()
-        own_file(run.ledger)  # before anything has it open
+        leftovers.drop(run.folder.parent)
+        drop_torn_line(run.ledger)  # before the coach is tried, whose calls stand there, too
     checkpoint = run.checkpoint_to_resume() if resume else None
     first_step = step_of(checkpoint) + 1 if checkpoint is not None else 0
     stays = partial(what_stays, config, run)

@@ -268,7 +268,8 @@ class Run:
     def lacks_evaluation(self, step: int) -> bool:
         """Of a step that is done: whether it has no metrics of an evaluation. Where it was due, it was given up, or the
         step's line is gone. Raises ConfigError as `last_step` does."""
-        own = [line for line in self.metrics() if self._step_of(line) == step]
+        lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
+        own = [line for line in lines if self._step_of(line) == step]
         return bool(own or step) and not any(key.startswith("eval/") for line in own for key in line)
 
     def _step_of(self, record: Any) -> int:

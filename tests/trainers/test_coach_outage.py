@@ -18,6 +18,7 @@ from coachrl.commands.run import train_run
 from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded
 from coachrl.runs.folder import Run
+from coachrl.storage.jsonl import read_jsonl
 
 if any(importlib.util.find_spec(name) is None for name in ("litellm", "torch", "aiohttp")):
     pytest.skip("needs the extras llm and torch", allow_module_level=True)
@@ -94,9 +95,12 @@ async def test_beyond_the_stated_share_the_run_stops_and_goes_on_when_the_coach_
     assert [record["step"] for record in script.run.metrics()] == [0, 1, 2]
     assert script.run.checkpoints()[-1].name == "step-000002"
     script.over = True
+    with script.run.ledger.open("a") as ledger:
+        ledger.write('{"kind": "ca')  # a full disk or a kill, as it was written
     await train(config, script.run, resume=True)
     assert [record["step"] for record in script.run.metrics()] == [0, 1, 2, 3]
     assert script.run.metrics()[-1]["coach/failed_fraction"] == 0.0
+    assert {line["kind"] for line in read_jsonl(script.run.ledger)} == {"call", "score", "resumed"}
 
 
 @pytest.mark.parametrize(("calls", "ended_in"), every(2, [(22, "step 3"), (16, "audit after step 2")]))
