@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from coachrl.config.algorithm import WHOLE_SENTENCE
 from coachrl.config.called_elsewhere import behind, meant_by
+from coachrl.config.choices import with_colon
 from coachrl.config.run import RunConfig
 from coachrl.config.section import Section, flat_settings, sections_in
 from coachrl.config.tasks import SOURCES, ImportedTasks, sources_with
@@ -56,6 +57,9 @@ def explain(item: Any) -> str:
     if item["type"] == "tuple_type" and isinstance(item["input"], str):
         given = brief(item["input"])
         return f"{dotted}: it must be a list (got {given}); write it as {dotted}=[{given[1:-1]}]"
+    if item["type"] == "string_pattern_mismatch" and item["ctx"]["pattern"] == ":":
+        close = with_colon(item["input"], "my_module:my_function")
+        return f"{dotted}: it is an import path, as my_module:my_function{close} (got {brief(item['input'])})"
     if item["type"] == "literal_error":
         message += nearest(brief(item["input"]).strip("'"), re.findall(r"'(.*?)'", item["ctx"]["expected"]))
     if not dotted or isinstance(item["input"], dict):  # what is wrong with a whole section is in the message
@@ -122,9 +126,13 @@ def _listed(sources: list[str]) -> str:
 
 def _explain_source(source: Any) -> str:
     said = f"tasks.source: it must be one of {', '.join(SOURCES)}"
-    if isinstance(source, str) and ("/" in source or not nearest(source, SOURCES)):
+    if not isinstance(source, str):
+        return f"{said} (got {brief(source)})"
+    shipped = [name for name in SOURCES if ":" not in name]
+    close = with_colon(source, "my_module:load") or nearest(source, shipped)
+    if "/" in source or not close:
         return f"{said} (got {brief(source)}); problems of your own are tasks.source=math tasks.train=FILE_OR_FOLDER"
-    return f"{said}{nearest(source, SOURCES) if isinstance(source, str) else ''} (got {brief(source)})"
+    return f"{said}{close} (got {brief(source)})"
 
 
 def keys_at(place: Iterable[str], root: type[BaseModel] = RunConfig) -> list[str]:
