@@ -79,7 +79,9 @@ class _Verbs(TyperGroup):
         begun = [name for name in self.commands if given and name.startswith(given)]
         if ctx.parent is None and given in COMMANDS:
             begun.insert(0, f"coachrl {COMMANDS[given]}")
-        return f", did you mean {' or '.join(map(repr, begun))}?" if begun else nearest(given, self.commands)
+        if begun:
+            return f", did you mean {' or '.join(map(repr, begun))}?"
+        return nearest(given, self.commands) or ("" if ctx.parent is None else f": there is {', '.join(self.commands)}")
 
     def invoke(self, ctx: Any) -> Any:
         try:

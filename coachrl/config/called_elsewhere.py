@@ -40,7 +40,7 @@ SETTINGS = _by_word(
         "remote_url": "reward.source",
         "judge judge_model reward_model reward_pretrain coach.model": "coach.name",
         "model_base_url coach.base_url coach.url": "coach.api_base",
-        "budget coach.budget cost_limit": "coach.budget_usd",
+        "budget cost_limit": "coach.budget_usd",
         "max_connections": "coach.concurrency",
         "max_retries": "coach.max_attempts",
         "adv_estimator advantage_estimator advantage.estimator rl": "algorithm.name",
