@@ -48,6 +48,9 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 """Of the Click that this Typer stands on, which is a package, or a part of Typer itself."""
 
 
+_HELP = frozenset({"--help", "-h"})
+
+
 class _Verbs(TyperGroup):
     """Shows its help where no verb is given, and a verb's also where an option before `--help` waits for its value.
     Names the verbs that begin like a mistyped one, or else the nearest."""
@@ -71,7 +74,7 @@ class _Verbs(TyperGroup):
         files = [word for word in own if word.partition("=")[0] == "--config" or word.startswith("-c")]
         if len(files) > 1:  # the last would count alone
             raise ConfigError("--config is given twice: name one file, and what differs from it as key.sub=value")
-        return name, verb, ["--help"] if "--help" in own and not isinstance(verb, TyperGroup) else rest
+        return name, verb, ["--help"] if _HELP & {*own} and not isinstance(verb, TyperGroup) else rest
 
     def _meant(self, ctx: Any, given: str) -> str:
         from coachrl.config.called_elsewhere import COMMANDS  # whose package takes long to import
@@ -179,7 +182,7 @@ def _main(
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
     handler.setLevel(logging.INFO if verbose else logging.WARNING)
-    if "--help" not in sys.argv:  # which is printed past our own console
+    if not _HELP & {*sys.argv}:  # which is printed past our own console
         Path.cwd()  # where it is gone, some libraries would end the process in the middle of what it does
         waiting.start(f"{context.command_path} {context.invoked_subcommand}")
         context.call_on_close(waiting.stop)
