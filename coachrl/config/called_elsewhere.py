@@ -17,7 +17,7 @@ SETTINGS = _by_word(
     {
         "model_name_or_path pretrain base_model model.path model.name": "model",
         "run_name experiment_name": "name",
-        "output_dir save_dir save_path ckpt_path ckpt.path default_local_dir default_root_dir": ("out"),
+        "output_dir save_dir save_path ckpt_path ckpt.path default_local_dir default_root_dir": "out",
         "dataset dataset_name dataset_path train_dataset train_data train_file train_files data_files data.path "
         "datasets file path prompt_data prompt_dataset": "tasks.train",
         "eval_dataset eval_data eval.dataset val_files val_data validation_file test_file tasks.test tasks.eval "
@@ -62,7 +62,7 @@ SETTINGS = _by_word(
         "epsilon_high eps_clip_low_high clip_ratio_high": "train.clip_range_high",
         "loss_type loss_agg_mode": "train.loss_aggregation",
         "mask_truncated_completions": "train.mask_truncated",
-        "save_steps save_freq save_every save_interval": "train.checkpoint_every",
+        "save_steps save_freq save_every save_interval ckpt.interval": "train.checkpoint_every",
         "save_total_limit max_ckpt_num ckpt.max_num max_actor_ckpt_to_keep": "train.keep_checkpoints",
         "load_best_model_at_end metric_for_best_model best_metric_key": "train.keep_best",
         "eval_steps eval.steps eval_every eval_interval test_freq val_check_interval check_val_every_n_epoch": (
@@ -80,9 +80,8 @@ SETTINGS = _by_word(
             "openrlhf.gpus"
         ),
         "num_engines vllm_num_engines vllm.num_engines": "openrlhf.engines",
-        "tensor_parallel_size tensor_model_parallel_size vllm_tensor_parallel_size vllm.tensor_parallel_size": (
-            "openrlhf.tensor_parallel"
-        ),
+        "tensor_parallel_size tensor_model_parallel_size parallel.tp vllm_tensor_parallel_size "
+        "vllm.tensor_parallel_size": ("openrlhf.tensor_parallel"),
         "colocate_all colocate_all_models": "openrlhf.colocate",
         "enable_sleep vllm_enable_sleep vllm_enable_sleep_mode": "openrlhf.sleep",
         "optimizer_offload": "openrlhf.adam_offload",
@@ -97,10 +96,10 @@ SENTENCES = _by_word(
         "gradient_accumulation_steps accumulate_grad_batches micro_batch_size micro_train_batch_size "
         "micro_rollout_batch_size ppo_micro_batch_size_per_gpu train.micro_batch_size rollout.micro_batch_size": (
             "a step's samples are split by themselves, in passes of torch.micro_batch_tokens or "
-            "openrlhf.micro_batch_tokens; train.ppo_mini_batch_size makes several optimizer steps of them"
+            "openrlhf.micro_batch_tokens (and in optimizer steps by train.ppo_mini_batch_size)"
         ),
         "max_prompt_length prompt_max_len prompt_length max_model_len seq_len sequence_len max_seq_len": (
-            "no prompt is cut; prompt and reply have vllm.max_length or openrlhf.max_length tokens at most"
+            "no prompt is cut, and prompt and reply have vllm.max_length or openrlhf.max_length tokens at most"
         ),
         "use_vllm vllm_mode vllm_server_host rollout.name": (
             "vLLM generates with backend=vllm, on one GPU, or backend=openrlhf"
@@ -113,22 +112,22 @@ SENTENCES = _by_word(
         "bf16 fp16 dtype torch_dtype param_dtype mixed_precision": (
             "it is torch.precision=bfloat16, which is the default, or float32"
         ),
-        "load_in_4bit load_in_8bit": "weights are not quantized; torch.lora_rank and torch.share_base save memory",
+        "load_in_4bit load_in_8bit": "weights are not quantized, but torch.lora_rank and torch.share_base save memory",
         "lora_dropout lora.dropout lora_target_modules lora.target_modules target_modules": (
             "adapters stand in every linear layer but the output layer, without dropout (torch.lora_rank)"
         ),
         "optim optimizer": "the optimizer is AdamW, with train.learning_rate and train.weight_decay",
         "critic critic_learning_rate gae lambd lam": "no critic is trained (docs/algorithms.md)",
         "gamma": "returns are not discounted (docs/algorithms.md)",
-        "entropy_coef entropy_coeff entropy_loss_coef": "there is no entropy bonus; see train.clip_range_high",
+        "entropy_coef entropy_coeff entropy_loss_coef": "there is no entropy bonus (see train.clip_range_high)",
         "use_kl_loss use_kl_in_reward": "algorithm.kl_beta is the weight of the KL penalty, and 0 leaves it out",
         "scale_rewards normalize_reward norm_adv_by_std_in_grpo no_std_norm": (
             "rewards are divided by the standard deviation of a group (algorithm.name=grpo), or of "
             "algorithm.normalize_over"
         ),
-        "importance_sampling_level": "ratios are of tokens; see train.clip_range and train.loss_aggregation",
+        "importance_sampling_level": "ratios are of tokens (see train.clip_range and train.loss_aggregation)",
         "top_p top_k min_p sampling.top_p sampling.top_k rollout.top_p repetition_penalty": (
-            "training draws from the whole distribution, as importance ratios need; for evaluation there is eval.top_p"
+            "training draws from the whole distribution, as importance ratios need (for evaluation there is eval.top_p)"
         ),
         "reward_weights": "reward.source names one function, which may weigh several",
         "packing packing_samples sample_packing use_remove_padding": "samples are packed in any case",
