@@ -10,6 +10,7 @@ What this package offers from Python is imported on first use, so that `import c
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,9 @@ for _name in ("audit", "rescore"):
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'coachrl' has no attribute '{name}'")
+        close = difflib.get_close_matches(name, __all__, n=1)
+        hint = f", did you mean '{close[0]}'?" if close else ""
+        raise AttributeError(f"module 'coachrl' has no attribute '{name}'{hint}")
     home = "coachrl.runs.folder" if name == "Run" else "coachrl.api"  # which takes longer to import
     found = getattr(importlib.import_module(home), name)
     globals()[name] = found
@@ -49,4 +52,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    own = (name for name, found in globals().items() if getattr(found, "__name__", "").startswith("coachrl."))
+    return sorted({*__all__, *own, "__doc__", "__version__"})  # and nothing that is imported here for our own use

@@ -63,7 +63,11 @@ def parse_prompt(text: str, name: str) -> Prompt:
     """A `Prompt` from the text of its file. Raises ConfigError where header and body disagree."""
     match = _HEADER.match(text.replace("\r\n", "\n"))
     if match is None:
-        raise ConfigError(f"prompt {name}: it must begin with a YAML header between two lines of '---'")
+        names = ", ".join(dict.fromkeys(_PLACE.findall(text)))
+        raise ConfigError(
+            f"prompt {name}: it must begin with a YAML header between two lines of '---' that names the fields which "
+            f"stand in the text as {{{{field}}}}, here fields: [{names}]"
+        )
     header = parse_yaml(match.group(1), f"the header of prompt {name}") or {}
     fields = header.get("fields", []) if isinstance(header, dict) else None
     if not isinstance(fields, list) or not all(isinstance(name, str) for name in fields):

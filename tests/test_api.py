@@ -55,8 +55,11 @@ def test_the_package_imports_nothing_heavy():
 def test_every_name_is_there_and_an_unknown_one_is_an_attribute_error():
     assert all(callable(getattr(coachrl, name)) for name in coachrl.__all__)
     assert set(coachrl.__all__) <= set(dir(coachrl))
-    with pytest.raises(AttributeError, match="no attribute 'tarin'"):
+    assert not {"importlib", "Any", "_name"} & set(dir(coachrl))  # which a notebook would offer as completions
+    with pytest.raises(AttributeError, match="no attribute 'tarin', did you mean 'train'"):
         _ = coachrl.tarin
+    with pytest.raises(AttributeError, match=r"no attribute 'fit'$"):
+        _ = coachrl.fit
 
 
 def test_functions_are_functions_whichever_module_was_imported_first():

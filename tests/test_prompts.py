@@ -30,6 +30,11 @@ def test_missing_and_unknown_fields_are_refused_by_name(values):
         parse_prompt(TEXT, "p").render(**values)
 
 
+def test_a_prompt_without_a_header_is_told_the_one_that_fits():
+    with pytest.raises(ConfigError, match=r"stand in the text as \{\{field\}\}, here fields: \[problem, draft\]$"):
+        parse_prompt("Is {{problem}} solved by {{draft}}? {{problem}}", "p")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -84,6 +84,7 @@ def show_settings(options: ShownOptions) -> None:
 
 
 def _explain(config: RunConfig, key: str) -> None:
+    from coachrl.config.called_elsewhere import behind, meant_by
     from coachrl.config.explain import described, keys_at, nearest_anywhere
 
     found = described(config, key)
@@ -95,6 +96,7 @@ def _explain(config: RunConfig, key: str) -> None:
             known = (*known, name)
         beside = (".".join((*known, other)) for other in keys_at(known))
         full = [other for other in beside if described(config, other)]
-        raise ConfigError(f"no setting '{one_line(key)}'{nearest(key, full) if known else nearest_anywhere(key)}")
+        close = nearest(key, full) if known else nearest_anywhere(key)
+        raise ConfigError(f"no setting '{one_line(key)}'{behind(meant_by(key, keys_at(()))) or close}")
     for setting in found:
         out.print(f"{setting.key}={setting.value}   (default {setting.default})\n    {setting.about}")

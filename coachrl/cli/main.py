@@ -48,6 +48,9 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 """Of the Click that this Typer stands on, which is a package, or a part of Typer itself."""
 
 
+_HELP = frozenset({"--help", "-h"})
+
+
 class _Verbs(TyperGroup):
     """Shows its help where no verb is given, and a verb's also where an option before `--help` waits for its value.
     Names the verbs that begin like a mistyped one, or else the nearest."""
@@ -62,15 +65,26 @@ class _Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         given = args[0]
         if given not in self.commands:
-            begun = [repr(name) for name in self.commands if given and name.startswith(given)]
-            meant = f", did you mean {' or '.join(begun)}?" if begun else nearest(given, self.commands)
-            ctx.fail(f"no command {given!r}{meant}")
+            ctx.fail(f"no command {given!r}{self._meant(ctx, given)}")
         name, verb, rest = super().resolve_command(ctx, args)
         own = rest[: rest.index("--")] if "--" in rest else rest
+        for word in (word.partition("=")[0] for word in own):
+            if f"-{word}" in _options_of(verb):  # Click takes `-config x` for -c onfig
+                ctx.fail(f"no option '{word}', did you mean '-{word}'?")
         files = [word for word in own if word.partition("=")[0] == "--config" or word.startswith("-c")]
         if len(files) > 1:  # the last would count alone
             raise ConfigError("--config is given twice: name one file, and what differs from it as key.sub=value")
-        return name, verb, ["--help"] if "--help" in own and not isinstance(verb, TyperGroup) else rest
+        return name, verb, ["--help"] if _HELP & {*own} and not isinstance(verb, TyperGroup) else rest
+
+    def _meant(self, ctx: Any, given: str) -> str:
+        from coachrl.config.called_elsewhere import COMMANDS  # whose package takes long to import
+
+        begun = [name for name in self.commands if given and name.startswith(given)]
+        if ctx.parent is None and given in COMMANDS:
+            begun.insert(0, f"coachrl {COMMANDS[given]}")
+        if begun:
+            return f", did you mean {' or '.join(map(repr, begun))}?"
+        return nearest(given, self.commands) or ("" if ctx.parent is None else f": there is {', '.join(self.commands)}")
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -84,6 +98,7 @@ class _Verbs(TyperGroup):
 
 app = typer.Typer(
     cls=_Verbs,
+    context_settings={"help_option_names": ["--help", "-h"]},
     pretty_exceptions_enable=False,
     help="Train teams of language-model agents with process rewards from a coach.",
 )
@@ -158,7 +173,8 @@ def _main(
     context: typer.Context,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show informational log records.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
+        bool,
+        typer.Option("--version", "-V", help="Print the version and stop.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     handler = ConsoleHandler()
@@ -166,7 +182,7 @@ def _main(
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
     handler.setLevel(logging.INFO if verbose else logging.WARNING)
-    if "--help" not in sys.argv:  # which is printed past our own console
+    if not _HELP & {*sys.argv}:  # which is printed past our own console
         Path.cwd()  # where it is gone, some libraries would end the process in the middle of what it does
         waiting.start(f"{context.command_path} {context.invoked_subcommand}")
         context.call_on_close(waiting.stop)
@@ -177,28 +193,41 @@ def _usage_line(error: Any) -> str:
     option = getattr(error, "option_name", None)
     words = error.format_message().rstrip(".")
     if option is not None and words.lower().startswith("no such option"):
-        words = f"no option '{option}'{_setting_meant(option, error.ctx) or nearest(option, error.possibilities or ())}"
+        meant = _option_meant(option, error.ctx) if error.ctx is not None else ""
+        close = [other for other in error.possibilities or () if other != "--help"]
+        words = f"no option '{option}'{meant or nearest(option, close)}"
     if error.ctx is None:
         return str(words)
     path = error.ctx.command_path
     return f"{path}: {words} ({path} --help says what there is)"
 
 
-def _setting_meant(option: str, context: Any) -> str:
-    """How to write the setting that stands in the form of an option (`--lr`), of a command that takes settings; empty
-    where it is none."""
+def _option_meant(option: str, context: Any) -> str:
+    """What is said behind an option that the command does not have: how to write the setting that stands in the form of
+    one (`--lr`), or where another command has it; empty where nothing is known."""
+    from coachrl.config.called_elsewhere import behind
     from coachrl.config.explain import setting_called  # which takes longer to import than help does to be shown
 
-    parameters = context.command.params if context is not None else []
-    if not any(parameter.name == "overrides" for parameter in parameters):
-        return ""
-    setting = setting_called(option.strip("-").replace("-", "_"))
-    if setting is None:
-        return ""
-    as_option = f"--{setting}"
-    if any(as_option in parameter.opts for parameter in parameters):
-        return f", did you mean '{as_option}'?"
-    return f": as a setting it is {setting}=VALUE"
+    name = option.strip("-")
+    there = _options_of(context.command)
+    if f"-{name}" in there:
+        return f", did you mean '-{name}'?"
+    if context.parent is None and option in _options_of(context.command.commands["train"]):
+        return f": options of a command stand behind it, as in coachrl train {option}"
+    if option in _options_of(context.find_root().command):
+        return f": it stands before the command, as in coachrl {option} {context.info_name}"
+    setting = setting_called(name.replace("-", "_"))
+    for form in (setting.replace(".", "-"), setting.removesuffix(".name").rpartition(".")[2]):
+        if (known := f"--{form.replace('_', '-')}") in there:
+            return f", did you mean '{known}'?"
+    takes = {parameter.name for parameter in context.command.params}
+    if "config" in takes or ("overrides" in takes and setting.startswith("coach.")):
+        return behind(setting) if " " in setting else f": as a setting it is {setting}=VALUE" if setting else ""
+    return behind(setting) if "--verbose" in setting else ""
+
+
+def _options_of(command: Any) -> list[str]:
+    return [option for parameter in command.params for option in parameter.opts]
 
 
 def main() -> None:

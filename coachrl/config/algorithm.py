@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, ValidationInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from coachrl.config.called_elsewhere import behind, meant_by
 from coachrl.config.choices import check_plain, check_takes, find_class, user_code
 from coachrl.config.section import Section
 from coachrl.errors import ConfigError
@@ -207,13 +208,14 @@ def _config_class(name: str) -> type[AlgorithmConfig]:
 def _foreign(keys: list[str], given: Mapping[str, Any], name: str, known: Set[str]) -> list[str]:
     """One sentence for each key that the algorithm does not have."""
     owners = {key: [other for other in SHIPPED if key in own_keys(other)] for key in keys}
+    hints = {key: nearest(key, known) or behind(meant_by(key)) for key in keys}
     sentences = [
         f"unknown key 'algorithm.{key}': it is of {', '.join(owners[key])}, and {name} takes {', '.join(known)}"
         if owners[key]
-        else f"unknown key 'algorithm.{key}'{nearest(key, known)}"
+        else f"unknown key 'algorithm.{key}'{hints[key]}"
         for key in keys
     ]
-    if any(owners[key] or not nearest(key, known) for key in keys):  # and no slip of the pen
+    if any(owners[key] or not hints[key] for key in keys):  # and no slip of the pen
         # The usual way to get here: algorithm.name on the command line, over a config file made for another algorithm.
         section = ", ".join([f"name: {name}", *(f"{key}: {given[key]}" for key in given if key in known - {"name"})])
         sentences[-1] += f"; to drop what a config file says of another one, set 'algorithm={{{section}}}'"

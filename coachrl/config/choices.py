@@ -27,6 +27,7 @@ T = TypeVar("T")
 _PACKAGE = Path(__file__).parent.parent
 _ENDING_S = 30.0  # for what code of the user's own does when it is told to end
 _AFTERWARDS_S = 2.0  # for what it did not come to while other code held the event loop
+_FILES = ("json", "jsonl", "csv", "tsv", "parquet", "yaml", "yml", "toml", "md", "txt")  # endings of what is no code
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _read: dict[str, tuple[Any, int]] = {}  # by module: its spec, and when its file had been written, as last seen
 
@@ -41,8 +42,16 @@ def check_choice(value: str, kind: str, shipped: Collection[str], example: str) 
 
 
 def _unknown(value: str, kind: str, shipped: Collection[str], example: str) -> str:
-    close = nearest(value, shipped)
+    close = with_colon(value, example) or nearest(value, shipped)
     return f"no {kind} '{one_line(value)}'{close} (shipped: {', '.join(shipped)}; your own: {example})"
+
+
+def with_colon(value: str, example: str) -> str:
+    """', did you mean …?' with the import path that a dotted name, or a file's, stands for; empty for another text."""
+    module, _, name = value.rpartition(".")
+    if name in _FILES or not all(part.isidentifier() for part in (*module.split("."), name)):
+        return ""
+    return f", did you mean '{module}:{example.partition(':')[2] if name == 'py' else name}'?"
 
 
 @contextmanager

@@ -14,67 +14,14 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from coachrl.config.algorithm import WHOLE_SENTENCE
+from coachrl.config.called_elsewhere import behind, meant_by
+from coachrl.config.choices import with_colon
 from coachrl.config.run import RunConfig
-from coachrl.config.section import Section, sections_in
+from coachrl.config.section import Section, flat_settings, sections_in
 from coachrl.config.tasks import SOURCES, ImportedTasks, sources_with
 from coachrl.text import brief, nearest, one_line
 
 _OWN_KEYS = ("policies",)  # sections whose keys are names that the user gives
-
-CALLED_ELSEWHERE = {  # what TRL, OpenRLHF and verl call a setting
-    "lr": "train.learning_rate",
-    "actor_learning_rate": "train.learning_rate",
-    "max_steps": "train.steps",
-    "batch_size": "train.tasks_per_step",
-    "train_batch_size": "train.tasks_per_step",
-    "per_device_train_batch_size": "train.tasks_per_step",
-    "rollout_batch_size": "train.tasks_per_step",
-    "num_generations": "train.group_size",
-    "n_samples_per_prompt": "train.group_size",
-    "num_iterations": "train.ppo_epochs",
-    "epsilon": "train.clip_range",
-    "eps_clip": "train.clip_range",
-    "clip_ratio": "train.clip_range",
-    "clip_ratio_low": "train.clip_range",
-    "epsilon_high": "train.clip_range_high",
-    "eps_clip_low_high": "train.clip_range_high",
-    "clip_ratio_high": "train.clip_range_high",
-    "loss_type": "train.loss_aggregation",
-    "loss_agg_mode": "train.loss_aggregation",
-    "lr_scheduler": "train.lr_schedule",
-    "lr_scheduler_type": "train.lr_schedule",
-    "lr_warmup_steps": "train.warmup_steps",
-    "lr_warmup_ratio": "train.warmup_steps",
-    "warmup_ratio": "train.warmup_steps",
-    "beta": "algorithm.kl_beta",
-    "init_kl_coef": "algorithm.kl_beta",
-    "kl_coef": "algorithm.kl_beta",
-    "lora_r": "torch.lora_rank",
-    "num_train_epochs": "train.steps",
-    "temperature": "sampling.temperature",
-    "max_completion_length": "pipeline.max_new_tokens",
-    "generate_max_len": "pipeline.max_new_tokens",
-    "eval_steps": "eval.every",
-    "save_steps": "train.checkpoint_every",
-    "save_total_limit": "train.keep_checkpoints",
-    "load_best_model_at_end": "train.keep_best",
-    "metric_for_best_model": "train.keep_best",
-    "best_metric_key": "train.keep_best",
-    "model_name_or_path": "model",
-    "pretrain": "model",
-    "output_dir": "out",
-    "run_name": "name",
-    "report_to": "track",
-    "dataset": "tasks.train",
-    "dataset_name": "tasks.train",
-    "prompt_data": "tasks.train",
-    "train_files": "tasks.train",
-    "data_files": "tasks.train",
-    "file": "tasks.train",
-    "path": "tasks.train",
-    "eval_dataset": "tasks.heldout",
-    "val_files": "tasks.heldout",
-}
 
 
 def place_of(item: Any) -> tuple[str, ...]:
@@ -94,13 +41,25 @@ def explain(item: Any) -> str:
     if item["type"].startswith("union_tag_") and isinstance(item["input"], dict):
         return _explain_source(item["input"].get("source"))
     if item["type"] in ("model_type", "model_attributes_type") or item["type"].startswith("union_tag_"):
-        return f"{dotted}: it is a section of keys ({', '.join(keys_at(place))}), not {brief(item['input'])}"
+        keys = keys_at(place)
+        choice = next((key for key in ("name", "source") if key in keys), None)
+        if choice and len(place) == 1 and isinstance(item["input"], str):
+            return f"{dotted}: it is a section of keys, not {brief(item['input'])}: set {dotted}.{choice} to that"
+        return f"{dotted}: it is a section of keys ({', '.join(keys)}), not {brief(item['input'])}"
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == WHOLE_SENTENCE:
         return message
     if item["type"] == "string_type" and isinstance(item["input"], (bool, int, float, date)):
         # YAML reads no, on, 7 and 2026-01-31 as something else than text; a word in a word's quotes it leaves alone.
         return f"{dotted}: it must be text (got {brief(item['input'])}); write it as {dotted}='\"…\"'"
+    if item["type"] == "string_type" and isinstance(item["input"], dict):
+        return f"{dotted}: it is text and no section: write it as {dotted}=VALUE"
+    if item["type"] == "tuple_type" and isinstance(item["input"], str):
+        given = brief(item["input"])
+        return f"{dotted}: it must be a list (got {given}); write it as {dotted}=[{given[1:-1]}]"
+    if item["type"] == "string_pattern_mismatch" and item["ctx"]["pattern"] == ":":
+        close = with_colon(item["input"], "my_module:my_function")
+        return f"{dotted}: it is an import path, as my_module:my_function{close} (got {brief(item['input'])})"
     if item["type"] == "literal_error":
         message += nearest(brief(item["input"]).strip("'"), re.findall(r"'(.*?)'", item["ctx"]["expected"]))
     if not dotted or isinstance(item["input"], dict):  # what is wrong with a whole section is in the message
@@ -111,8 +70,9 @@ def explain(item: Any) -> str:
 def _explain_unknown(item: Any, dotted: str) -> str:
     key = str(item["loc"][-1])
     parents = place_of(item)[:-1]
-    if _is_called_elsewhere(key, parents):
-        return f"unknown key '{dotted}', did you mean '{CALLED_ELSEWHERE[key]}'?"
+    hints = {leaf: _elsewhere(leaf) for leaf in flat_settings({dotted: item["input"]})}
+    if any(hints.values()):
+        return "; ".join(f"unknown key '{one_line(leaf)}'{hint}" for leaf, hint in hints.items() if hint)
     if parents != ("tasks",):
         # The very word, in another section or in none, says more than one like it in this section.
         elsewhere = not parents or key in keys_at(()) or _sections_with(key)
@@ -127,10 +87,13 @@ def _explain_unknown(item: Any, dotted: str) -> str:
     return f"unknown key '{dotted}'{nearest(key, SOURCES[source].model_fields)}"
 
 
-def _is_called_elsewhere(key: str, parents: tuple[str, ...]) -> bool:
-    """Whether a key without a section, or in that of the setting that it means, is another trainer's word."""
-    section = CALLED_ELSEWHERE.get(key, "").rpartition(".")[0]
-    return key in CALLED_ELSEWHERE and parents in ((), ("train",), (section,))
+def _elsewhere(dotted: str) -> str:
+    """What is said behind a key that another trainer has, or that stands in a section of another's; empty where it is
+    known in neither way. There a word such as `shuffle` may mean anything; `zero_stage` means what it does here."""
+    meant = meant_by(dotted, RunConfig.model_fields)
+    section, _, key = dotted.rpartition(".")
+    is_elsewhere = bool(section) and section.partition(".")[0] not in keys_at(())
+    return nearest_anywhere(key) if not meant and is_elsewhere and "_" in key and _sections_with(key) else behind(meant)
 
 
 def nearest_anywhere(key: str) -> str:
@@ -141,15 +104,19 @@ def nearest_anywhere(key: str) -> str:
     return nearest(key, keys_at(()))
 
 
-def setting_called(word: str) -> str | None:
-    """The setting that a word names without its section, or by which another trainer has it; None where it names none,
-    or several."""
+def setting_called(word: str) -> str:
+    """The setting that a word names with its section or without, or by which another trainer has it, or a sentence in
+    its place (`meant_by`); empty where it names none, or several."""
+    *parents, key = word.split(".")
+    if parents and key in keys_at(parents) and parents[0] in keys_at(()):
+        return word
     within = [f"{name}.{word}" for name in _sections_with(word)]
-    return CALLED_ELSEWHERE.get(word) or (within[0] if len(within) == 1 else None)
+    return meant_by(word, RunConfig.model_fields) or (within[0] if len(within) == 1 else "")
 
 
 def _sections_with(key: str) -> list[str]:
-    return [name for name in RunConfig.model_fields if name not in _OWN_KEYS and key in keys_at((name,))]
+    sections = [name for name, field in RunConfig.model_fields.items() if list(sections_in(field.annotation))]
+    return [name for name in sections if name not in _OWN_KEYS and key in keys_at((name,))]
 
 
 def _listed(sources: list[str]) -> str:
@@ -159,9 +126,13 @@ def _listed(sources: list[str]) -> str:
 
 def _explain_source(source: Any) -> str:
     said = f"tasks.source: it must be one of {', '.join(SOURCES)}"
-    if isinstance(source, str) and "/" in source:
+    if not isinstance(source, str):
+        return f"{said} (got {brief(source)})"
+    shipped = [name for name in SOURCES if ":" not in name]
+    close = with_colon(source, "my_module:load") or nearest(source, shipped)
+    if "/" in source or not close:
         return f"{said} (got {brief(source)}); problems of your own are tasks.source=math tasks.train=FILE_OR_FOLDER"
-    return f"{said}{nearest(source, SOURCES) if isinstance(source, str) else ''} (got {brief(source)})"
+    return f"{said}{close} (got {brief(source)})"
 
 
 def keys_at(place: Iterable[str], root: type[BaseModel] = RunConfig) -> list[str]:

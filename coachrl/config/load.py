@@ -59,10 +59,20 @@ def given_settings(overrides: Iterable[str], flags: Mapping[str, Any] | None = N
 
 def _where_named(override: str) -> str:
     """Of what is no override but the name of something else, whatever was typed: by which option that is named."""
-    if os.path.isfile(os.path.join(override, "config.yaml")):  # noqa: PTH113, PTH118
+    name, suffix = override.rstrip(":"), os.path.splitext(override)[1]  # noqa: PTH122
+    if os.path.isfile(os.path.join(override, "config.yaml")) or override.startswith("runs/"):  # noqa: PTH113, PTH118
         return "; a run's folder is named by --run, or --resume"
-    is_shipped = override in {file.stem for file in resource("configs").glob("*.yaml")}
-    return "; a configuration is named by --config" if is_shipped or override.endswith((".yaml", ".yml")) else ""
+    if override in {file.stem for file in resource("configs").glob("*.yaml")} or suffix in (".yaml", ".yml"):
+        return "; a configuration is named by --config"
+    if suffix in (".json", ".jsonl", ".csv", ".parquet"):
+        return "; a file of tasks is named by tasks.train"
+    if suffix == ".py":
+        return "; a team of your own is named by --pipeline my_module:MyTeam, and tasks by tasks.source=my_module:load"
+    if name in flat_settings(RunConfig().model_dump()):
+        return f", as {name}=VALUE"
+    if "/" in override:
+        return "; a model is named by --model, a run's folder by --run or --resume"
+    return "; a configuration is named by --config, a team by --pipeline" if override.isidentifier() else ""
 
 
 def _lay_given(tree: dict[str, Any], overrides: Iterable[str], flags: Mapping[str, Any] | None) -> list[str]:

@@ -79,7 +79,8 @@ def read_file(path: Path) -> Source:
     """A JSON, JSON-lines, CSV or parquet file, told by its ending; without a known one it is read as JSON."""
     where = f"task file {path}"
     if not os.path.lexists(path):
-        raise TaskError(f"{where}: No such file or directory{nearest_beside(path)}")
+        on_hub = "" if path.suffix else "; a data set of the hub is named with its owner, as openai/gsm8k"
+        raise TaskError(f"{where}: No such file or directory{nearest_beside(path) or on_hub}")
     try:
         regular_file(path)
     except (ValueError, OSError) as error:

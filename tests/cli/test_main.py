@@ -75,7 +75,16 @@ def test_a_command_goes_on_printing_where_code_of_the_users_own_has_closed_its_s
     assert done.returncode == 0 and "sum-3" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("line", ["train --resume --help", "coaches try --action --help", "sft --data x --out --help"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train --resume --help",
+        "train --resume -h",
+        "rollout -h",
+        "coaches try --action --help",
+        "sft --data x --out --help",
+    ],
+)
 def test_help_is_no_value_of_an_option(line):
     """Who stops in the middle of a line to ask what comes next."""
     done = CliRunner().invoke(app, line.split())

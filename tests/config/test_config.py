@@ -15,7 +15,8 @@ from coachrl.config import (
     sources_of,
     with_absolute_paths,
 )
-from coachrl.config.explain import CALLED_ELSEWHERE, described
+from coachrl.config.called_elsewhere import SENTENCES, SETTINGS
+from coachrl.config.explain import described
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
 from coachrl.text import brief
@@ -134,17 +135,40 @@ def test_a_wrong_override_says_what_would_be_right(override, words):
 
 def test_a_name_of_another_trainer_is_answered_by_the_one_here():
     config = load_config(None, ["tasks.source=math", "tasks.train=mine.jsonl", "tasks.heldout=others.jsonl"])
-    for theirs, ours in CALLED_ELSEWHERE.items():
-        assert described(config, ours)
-        for place in ("", "train."):
-            with pytest.raises(ConfigError, match=rf"unknown key '{place}{theirs}', did you mean '{ours}'\?$"):
-                load_config(None, [f"{place}{theirs}=1"])
+    assert all(described(config, ours) for ours in SETTINGS.values()) and not set(SETTINGS) & set(SENTENCES)
+    answers = {theirs: f", did you mean '{ours}'?" for theirs, ours in SETTINGS.items()}
+    answers |= {theirs: f": {sentence}" for theirs, sentence in SENTENCES.items()}
+    for theirs, answer in answers.items():
+        for place in ("", "train.", "trainer.optim."):
+            key = f"{place}{theirs}"
+            if key.partition(".")[0] in RunConfig.model_fields and described(config, key.partition(".")[0]):
+                continue  # a text, of which another test asks
+            with pytest.raises(ConfigError) as caught:
+                load_config(None, [f"{key}=1"])
+            assert str(caught.value) == f"unknown key '{key}'{answer}"
     for place in ("coach.max_completion_length", "eval.batch_size", "coach.tools.max_steps", "sampling.epsilon"):
         with pytest.raises(ConfigError) as caught:
             load_config(None, [f"{place}=1"])
-        assert not any(f"did you mean '{ours}'" in str(caught.value) for ours in CALLED_ELSEWHERE.values())
+        assert not any(f"did you mean '{ours}'" in str(caught.value) for ours in SETTINGS.values())
     with pytest.raises(ConfigError, match=r"'eval\.eval_steps', did you mean 'eval\.every'"):
         load_config(None, ["eval.eval_steps=1"])
+
+
+def test_a_file_of_another_trainer_is_answered_key_by_key(tmp_path):
+    path = tmp_path / "verl.yaml"
+    path.write_text(
+        "data: {train_files: a.parquet, train_batch_size: 8, shuffle: true}\n"
+        "actor_rollout_ref:\n  model: {path: Qwen/Qwen3-1.7B}\n  actor: {optim: {lr: 1e-6}, ppo_mini_batch_size: 4}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert str(caught.value) == (
+        f"{path}: unknown key 'data.train_files', did you mean 'tasks.train'?; "
+        "unknown key 'data.train_batch_size', did you mean 'train.tasks_per_step'?; "
+        "unknown key 'actor_rollout_ref.model.path', did you mean 'model'?; "
+        "unknown key 'actor_rollout_ref.actor.optim.lr', did you mean 'train.learning_rate'?; "
+        "unknown key 'actor_rollout_ref.actor.ppo_mini_batch_size', did you mean 'train.ppo_mini_batch_size'?"
+    )
 
 
 def test_a_run_in_the_place_of_an_override_is_told_where_it_goes(tmp_path):

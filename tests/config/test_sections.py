@@ -316,5 +316,7 @@ def test_tasks_that_cannot_be_graded_are_left_out_where_that_is_asked_for(source
 
 
 def test_what_is_no_import_path_is_no_function():
-    with pytest.raises(ConfigError, match=r"^tasks\.grader: .*pattern ':' \(got 'same'\)$"):
+    with pytest.raises(
+        ConfigError, match=r"^tasks\.grader: it is an import path, as my_module:my_function \(got 'same'\)$"
+    ):
         load_config(None, ["tasks.source=math", "tasks.grader=same"])

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from full_disk import room_for
@@ -324,7 +325,7 @@ def test_what_a_resumed_run_may_change_is_written_down_unless_it_is_for_once(tmp
             run.reconfigure([refused])
     with pytest.raises(ConfigError, match="--name NEW policies"):
         run.reconfigure(["name=other"])
-    with pytest.raises(ConfigError, match=r"unknown key 'coach\.budget', did you mean 'budget_usd'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'coach\.budget', did you mean 'coach\.budget_usd'"):
         run.reconfigure(["coach.budget=3"])
 
 
@@ -372,6 +373,16 @@ def test_a_folder_is_a_run_where_it_holds_any_part_of_one(tmp_path):
         assert Run.open(tmp_path / name).folder == (tmp_path / name).resolve()
     with pytest.raises(ConfigError, match=r"it has none of config\.yaml, metrics\.jsonl, episodes"):
         Run.open(tmp_path / "other")
+
+
+def test_a_run_by_its_name_alone_and_the_folder_of_runs_are_answered_by_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("math-1", "latest"):
+        Path("runs", name).mkdir(parents=True)
+        Path("runs", name, "config.yaml").touch()
+    for wrong, right in (("math-1", "runs/math-1"), ("runs", "runs/latest"), ("runs/mth-1", "runs/math-1")):
+        with pytest.raises(ConfigError, match=rf"{wrong} is not a run folder, did you mean '{right}'\?$"):
+            Run.open(wrong)
 
 
 def test_a_run_of_nearly_that_name_is_suggested_however_deep_the_folder(tmp_path):

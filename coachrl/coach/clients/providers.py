@@ -174,6 +174,10 @@ def resolve_model(name: str, litellm: ModuleType) -> str:
     provider = chat.get(name, {}).get("litellm_provider", "").split("-")[0]  # "vertex_ai-language-models" is vertex_ai
     if provider in providers:
         return f"{provider}/{name}"
+    if name in providers:
+        raise CoachUnavailable(f"no coach '{name}': it is a provider, so name a model of it, as {name}/MODEL")
+    if name.partition(":")[0] in providers:  # as other tools write it
+        raise CoachUnavailable(f"no coach '{name}', did you mean '{name.replace(':', '/', 1)}'?")
     same = sorted(model for model in chat if model.rsplit("/", 1)[-1] == name)
     module, _, attribute = name.rpartition(".")
     if module and Path(f"{module.replace('.', '/')}.py").is_file():  # a coach of the user's own is named with a colon

@@ -77,9 +77,9 @@ def math_tasks(source: Source, entries: Sequence[Entry], fields: ProblemFields, 
     A task's id is "<file stem>-<id, or position from 1>". Its category is `category`, or `source`, or the file stem,
     with "-level-<level>" where there is one. Other fields are ignored. Raises TaskError that names source and entry.
     """
-    if source.is_table and entries:
-        _check_columns(entries[0][1], source.where, fields)
-    places = [(f"{source.where}, {where}", entry) for where, entry in entries[:limit]]
+    places = [(f"{source.where}, {where}", _with_inner(entry)) for where, entry in entries[:limit]]
+    if source.is_table and places:
+        _check_columns(places[0][1], source.where, fields)
     tasks = of_own_id(
         (place, _task(entry, source.stem, place, position, fields))
         for position, (place, entry) in enumerate(places, start=1)
@@ -188,9 +188,12 @@ def _task(entry: Any, stem: str, place: str, position: int, fields: ProblemField
     if not isinstance(entry, Mapping):
         raise TaskError(f"{place}: it must be an object with a problem and its answer, not {type(entry).__name__}")
     problem_key = _key(entry, "problem", fields.problem, _PROBLEM_KEYS, place)
-    problem = entry[problem_key]
+    problem = _asked(entry[problem_key])
     if not isinstance(problem, str) or not problem.strip():
-        raise TaskError(f"{place}: '{one_line(problem_key)}' must hold the problem's text, not {brief(problem)}")
+        messages = ", or one message of a user's" if isinstance(problem, list) else ""
+        raise TaskError(
+            f"{place}: '{one_line(problem_key)}' must hold the problem's text{messages}, not {brief(problem)}"
+        )
     kinds = [entry.get(key) for key in ([fields.category] if fields.category else _CATEGORY_KEYS)]
     category = next((str(kind) for kind in kinds if kind not in (None, "")), stem)  # kinds may be numbered from 0
     level = entry.get(fields.level or "level")
@@ -206,6 +209,23 @@ def _task(entry: Any, stem: str, place: str, position: int, fields: ProblemField
             in_percent=_PERCENT.search(problem) is not None,
         ),
     )
+
+
+def _with_inner(entry: Any) -> Any:
+    """The entry with what its objects hold as fields of its own: the answer of verl's data is
+    `reward_model.ground_truth`."""
+    if not isinstance(entry, Mapping):
+        return entry
+    objects = [(name, held) for name, held in entry.items() if isinstance(held, Mapping)]
+    inner = {f"{name}.{key}": value for name, held in objects for key, value in held.items()}
+    return {**entry, **inner, **entry}
+
+
+def _asked(problem: Any) -> Any:
+    """The problem as text, where it is one message of a user's, as in TRL's and verl's data."""
+    if isinstance(problem, list) and len(problem) == 1 and isinstance(problem[0], Mapping):
+        return problem[0].get("content") if problem[0].get("role") == "user" else problem
+    return problem
 
 
 def _check_columns(columns: Mapping[str, Any], where: str, fields: ProblemFields) -> None:

@@ -32,6 +32,8 @@ def test_names_resolve(name: str, resolved: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("gemini", "it is a provider, so name a model of it, as gemini/MODEL"),
+        ("openai:gpt-4o", "did you mean 'openai/gpt-4o'"),
         ("gemini-2.5-por", "did you mean 'gemini-2.5-pro'"),
         ("anthropc/claude", "did you mean 'anthropic'"),
         ("llama-3.3-70b-versatile", "did you mean '[a-z_]+/llama-3.3-70b-versatile'"),

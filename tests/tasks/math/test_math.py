@@ -19,7 +19,7 @@ from coachrl.tasks.math.problems import (
     math_tasks,
     without_overlap,
 )
-from coachrl.tasks.records import Source
+from coachrl.tasks.records import Source, read_file
 from coachrl.types import Task
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -341,6 +341,11 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
             "entry 1: no field prompt or problem or question; it has answer: set tasks",
         ),
         ('[{"prompt": " ", "answer": 1}]', "entry 1: 'prompt' must hold the problem's text"),
+        (
+            '[{"prompt": [{"role": "system", "content": "b"}, {"role": "user", "content": "a"}], "answer": 1}]',
+            "'prompt' must hold the problem's text, or one message of a user's, not",
+        ),
+        ('[{"prompt": [{"role": "user", "content": null}], "answer": 1}]', "'prompt' must hold the problem's text"),
         ('[{"prompt": "a"}]', "entry 1: no field answer or solution; it has prompt: set tasks.fields.answer=NAME"),
         ('[{"prompt": "a", "answer": NaN}]', "entry 1: 'answer' must be"),
         ('[{"prompt": "a", "answer": 1e999}]', "entry 1: 'answer' must be"),
@@ -358,6 +363,24 @@ def test_bad_file_is_one_clear_error(tmp_path: Path, text: str, message: str) ->
     with pytest.raises(TaskError, match=message) as caught:
         load_math(path)
     assert str(path) in str(caught.value)
+
+
+def test_data_of_other_trainers_is_read_as_it_is(tmp_path: Path) -> None:
+    """A prompt of one message, and an answer inside of an object, as verl writes them."""
+    row = {
+        "prompt": [{"role": "user", "content": "What is 2 + 3?"}],
+        "reward_model": {"style": "rule", "ground_truth": "5"},
+        "extra_info": {"index": 7},
+    }
+    source = read_file(write(tmp_path, json.dumps([row])))
+    entries = source.split("train", "")
+    fields = ProblemFields(answer="reward_model.ground_truth", id="extra_info.index")
+    (task,) = math_tasks(source, entries, fields)
+    assert (task.id, task.prompt, task.ground_truth) == ("set-7", "What is 2 + 3?", MathTruth("5"))
+    with pytest.raises(
+        TaskError, match=r"no field 'reward_model\.truth' .*, did you mean 'reward_model\.ground_truth'"
+    ):
+        math_tasks(source, entries, ProblemFields(answer="reward_model.truth"))
 
 
 @pytest.mark.parametrize(
