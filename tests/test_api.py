@@ -97,6 +97,26 @@ def test_a_dictionary_says_what_keywords_say():
     assert coachrl.configure(said, train={"steps": 5}).train.steps == 5
 
 
+def test_none_within_a_section_is_null_and_a_keyword_that_is_none_was_not_given(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("seed: 3\ntrain: {ppo_mini_batch_size: 4, episode_timeout_s: 60}\n")
+    for config in (file, coachrl.configure(file), {"train": {"ppo_mini_batch_size": 4}}):
+        assert coachrl.configure(config, train={"ppo_mini_batch_size": None}).train.ppo_mini_batch_size is None
+    assert coachrl.configure(file, **{"train.episode_timeout_s": None}).train.episode_timeout_s is None
+    assert coachrl.configure(file, seed=None, train=None) == coachrl.configure(file)
+    with pytest.raises(ConfigError, match=r"train\.steps: .*\(got None\)"):
+        coachrl.configure(file, train={"steps": None})
+
+
+def test_an_evaluation_says_that_it_does_not_draw_as_training_does(caplog):
+    for settings in ({"eval": {"temperature": 0}}, {"sampling": {"temperature": 0.5}}):
+        with pytest.raises(ConfigError, match="episodes_file is 5"):
+            coachrl.evaluate("quickstart", episodes_file=5, **settings)
+    assert caplog.messages == [
+        "sampling.temperature is that of training: an evaluation draws its replies at eval.temperature"
+    ]
+
+
 def test_a_tree_of_settings_is_left_as_it_was():
     tree = {"train": {"steps": 3}}
     coachrl.configure(tree, train={"steps": 4})

@@ -91,6 +91,15 @@ def test_a_share_is_held_out_by_the_seed_and_never_trained_on(tmp_path):
         load(where, *FIELDS, "tasks.heldout_count=20")
 
 
+def test_a_share_is_told_where_held_out_problems_are_given(tmp_path, caplog):
+    where = [f"tasks.train={csv_file(tmp_path / 'a.csv')}", *FIELDS, "tasks.heldout_share=0.5"]
+    other = tmp_path / "b.jsonl"
+    other.write_text(json.dumps({"question": "What is 70 + 1?", "reply": "71"}) + "\n")
+    assert len(load(*where)[1]) == 10 and not caplog.records
+    assert len(load(*where, f"tasks.heldout={other}")[1]) == 1
+    assert caplog.messages == ["tasks.heldout_share=0.5 holds out nothing: held-out tasks are given"]
+
+
 def test_where_nobody_says_how_many_no_more_are_held_out_than_evaluations_can_play(tmp_path, caplog):
     path = tmp_path / "many.jsonl"
     path.write_text("".join(json.dumps({"problem": f"{n}+1?", "answer": n}) + "\n" for n in range(5010)))
