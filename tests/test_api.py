@@ -180,6 +180,7 @@ def test_a_wrong_call_is_one_line(call, message, tmp_path, monkeypatch):
         (lambda run: coachrl.rescore(run, coach=3), "coach is 3: give a name, a dictionary"),
         (lambda run: coachrl.rescore(run, coach_prompt=3), "coach_prompt is 3: give the path of a file"),
         (lambda run: coachrl.rescore(run, seed="x"), "seed='x': it is a whole number that actions are drawn by"),
+        (lambda run: coachrl.rescore(run, seed=3), "seed draws a sample of the actions, and all are asked about: give"),
         (lambda run: coachrl.audit(run, seed=-1), "seed=-1: it is a whole number .*, from 0 up"),
         (lambda run: coachrl.audit(run, seed=True), "seed=True: it is a whole number"),
         (lambda run: coachrl.audit([run]), r"a run is named by its folder, as 'runs/latest', and not by \["),
@@ -210,6 +211,11 @@ def test_numbers_may_be_of_numpy_and_a_coach_a_dictionary(run, tmp_path):
 def test_what_a_rescore_may_not_change_is_refused(run):
     with pytest.raises(ConfigError, match="settings of the coach only can change"):
         coachrl.rescore(run, **{"train.steps": 3})
+
+
+def test_a_rescore_refuses_what_its_coach_does_not_read(run):
+    with pytest.raises(ConfigError, match=r"^nothing reads coach\.temperature without a language model in coach\.name"):
+        coachrl.rescore(run, coach="rules", **{"coach.temperature": 0.7})
 
 
 def test_frames_hold_what_the_files_hold(run):

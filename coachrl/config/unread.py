@@ -13,6 +13,7 @@ from coachrl.config.backends import OpenRLHFConfig, TorchConfig
 from coachrl.config.load import given_settings
 from coachrl.config.run import RunConfig
 from coachrl.config.section import flat_settings
+from coachrl.config.training import TrainConfig
 from coachrl.errors import ConfigError
 from coachrl.text import counted
 
@@ -127,26 +128,47 @@ def check_read(config: RunConfig, overrides: Iterable[str], flags: Mapping[str, 
 def without_effect(config: RunConfig) -> list[str]:
     """Settings that come to nothing in this run, a line each. They are told and not refused: one command may serve a
     run and its baseline, or be tried with fewer steps."""
-    train, audit, every = config.train, config.audit, config.eval.every
+    train, audit, evaluation, coach = config.train, config.audit, config.eval, config.coach
     steps, asked = counted(train.steps, "step"), _asks_coach(config)
-    is_told = {
-        f"coach {config.coach.label} is not asked: algorithm.name={config.algorithm.name} and "
-        f"reward.source={config.reward.source} make no use of it": not asked and config.coach.label != "rules",
-        f"audit.every={audit.every}: no coach is asked, and nothing audited": not asked and audit.every > 0,
-        f"audit.every={audit.every}: no audit is due in {steps}": asked and audit.every > train.steps,
-        f"audit.reference_set={audit.reference_set}: it is scored again from the second audit on, and with "
-        f"audit.every={audit.every} there is one in {steps}": asked
-        and audit.reference_set > 0
-        and audit.every <= train.steps < audit.every * 2,
-        "coach.compare=siblings: with train.group_size=1 an action has none, and is scored alone": asked
-        and config.coach.compare == "siblings"
-        and train.group_size * config.sampling.replies_per_turn == 1,
-        f"train.warmup_steps={train.warmup_steps}: the rate rises in all of {steps}, to "
-        f"{train.steps / max(1, train.warmup_steps):.0%} of train.learning_rate": train.warmup_steps > train.steps,
-        f"train.keep_best: with eval.every={every} only the last of {steps} is evaluated": train.keep_best
-        and every >= train.steps,
-    }
-    return [line for line, is_so in is_told.items() if is_so]
+    one_update = train.ppo_epochs == 1 and train.ppo_mini_batch_size is None and config.backend == "torch"
+    alone = train.group_size * config.sampling.replies_per_turn == 1
+    told: list[tuple[bool, str]] = [
+        (
+            not asked and coach.label != "rules",
+            f"coach {coach.label} is not asked: algorithm.name={config.algorithm.name} and "
+            f"reward.source={config.reward.source} make no use of it",
+        ),
+        (not asked and audit.every > 0, f"audit.every={audit.every}: no coach is asked, and nothing audited"),
+        (asked and audit.every > train.steps, f"audit.every={audit.every}: no audit is due in {steps}"),
+        (
+            asked and audit.reference_set > 0 and audit.every <= train.steps < audit.every * 2,
+            f"audit.reference_set={audit.reference_set}: it is scored again from the second audit on, and with "
+            f"audit.every={audit.every} there is one in {steps}",
+        ),
+        (
+            asked and coach.compare == "siblings" and alone,
+            "coach.compare=siblings: with train.group_size=1 an action has none, and is scored alone",
+        ),
+        (
+            train.warmup_steps > train.steps,
+            f"train.warmup_steps={train.warmup_steps}: the rate rises in all of {steps}, to "
+            f"{train.steps / max(1, train.warmup_steps):.0%} of train.learning_rate",
+        ),
+        (
+            train.clip_ranges != TrainConfig().clip_ranges and one_update,
+            "train.clip_range: with train.ppo_epochs=1 and one optimizer step no ratio differs from 1, and none is "
+            "clipped",
+        ),
+        (
+            train.keep_best and evaluation.every >= train.steps,
+            f"train.keep_best: with eval.every={evaluation.every} only the last of {steps} is evaluated",
+        ),
+        (
+            evaluation.temperature == 0 and evaluation.samples_per_task > 1,
+            f"eval.samples_per_task={evaluation.samples_per_task}: with eval.temperature=0 they are drawn alike",
+        ),
+    ]
+    return [line for is_so, line in told if is_so]
 
 
 def _is_within(key: str, section: str) -> bool:

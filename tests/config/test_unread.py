@@ -133,6 +133,8 @@ def test_a_length_for_all_roles_takes_the_place_of_those_that_come_with_the_smal
         ([*_OUTCOME, "coach.name=gpt-4o"], "coach gpt-4o is not asked: algorithm.name=outcome and reward.source=coach"),
         (["reward.source=environment", "coach.name=gpt-4o"], "coach gpt-4o is not asked: algorithm.name=reinforce_pp"),
         ([*_OUTCOME, "audit.every=1", "audit.reference_set=9"], "audit.every=1: no coach is asked"),
+        (["train.clip_range_high=0.3"], "train.clip_range: with train.ppo_epochs=1 and one optimizer step no ratio"),
+        (["eval.temperature=0", "eval.samples_per_task=4"], "eval.samples_per_task=4: with eval.temperature=0 they"),
         (["coach.name=gpt-4o", "coach.compare=siblings"], "coach.compare=siblings: with train.group_size=1 an action"),
     ],
 )
@@ -145,6 +147,7 @@ def test_nothing_is_told_of_what_comes_to_something():
     audited = ["train.warmup_steps=8", "audit.every=4", "audit.reference_set=3"]
     best = ["eval.every=4", "train.keep_best=true", "coach.name=gpt-4o", "coach.compare=siblings", "train.group_size=2"]
     assert without_effect(run_config(None, [*audited, *best])) == []
+    assert without_effect(run_config(None, ["train.clip_range=0.3", "train.ppo_epochs=2"])) == []
     by_coach = ["algorithm.name=counterfactual", "algorithm.coach_roles=[verifier]"]
     assert without_effect(run_config(None, [*by_coach, "coach.name=gpt-4o", "audit.every=1"])) == []
     for config in resource("configs").glob("*.yaml"):
