@@ -138,6 +138,12 @@ def without_effect(config: RunConfig) -> list[str]:
             f"coach {coach.label} is not asked: algorithm.name={config.algorithm.name} and "
             f"reward.source={config.reward.source} make no use of it",
         ),
+        (
+            config.reward.source == "coach"
+            and "rewards" in config.pipeline.options
+            and ":" not in config.pipeline.name,
+            "pipeline.options.rewards: nothing is trained on them without reward.source=environment",
+        ),
         (not asked and audit.every > 0, f"audit.every={audit.every}: no coach is asked, and nothing audited"),
         (asked and audit.every > train.steps, f"audit.every={audit.every}: no audit is due in {steps}"),
         (

@@ -133,6 +133,10 @@ def test_a_length_for_all_roles_takes_the_place_of_those_that_come_with_the_smal
         ([*_OUTCOME, "coach.name=gpt-4o"], "coach gpt-4o is not asked: algorithm.name=outcome and reward.source=coach"),
         (["reward.source=environment", "coach.name=gpt-4o"], "coach gpt-4o is not asked: algorithm.name=reinforce_pp"),
         ([*_OUTCOME, "audit.every=1", "audit.reference_set=9"], "audit.every=1: no coach is asked"),
+        (
+            ["pipeline.name=sudoku", "pipeline.options.rewards=outcome"],
+            "pipeline.options.rewards: nothing is trained on them",
+        ),
         (["train.clip_range_high=0.3"], "train.clip_range: with train.ppo_epochs=1 and one optimizer step no ratio"),
         (["eval.temperature=0", "eval.samples_per_task=4"], "eval.samples_per_task=4: with eval.temperature=0 they"),
         (["coach.name=gpt-4o", "coach.compare=siblings"], "coach.compare=siblings: with train.group_size=1 an action"),
