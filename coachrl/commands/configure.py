@@ -36,48 +36,46 @@ def run_config(
 
 def check_named(config: RunConfig, overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:
     """Raises ConfigError where nothing reads what was named for this call: it belongs to a choice that is not made, or
-    is meant for all roles or policies, and each has one of its own."""
+    it is a model, and each policy has its own. Of a setting for all roles, each of which has its own, it warns: runs of
+    several teams may be given the same."""
     overrides = list(overrides)
     check_read(config, overrides, flags)
     named = given_settings(overrides, flags)
-    if {"model", *_OF_ALL_ROLES}.isdisjoint(named):
+    if {"model", *(f"pipeline.{key}" for key in _OF_ALL_ROLES)}.isdisjoint(named):
         return
     try:
         roles = [role for role in make_pipeline(config.pipeline).roles if not role.external]
     except ConfigError:  # which is said in its own place
         return
+    models = {name: config.initial_model(name) for name in policy_names(roles)}
+    if "model" in named and (unread := _unread("model", config.model, models, "policies.NAME.model")):
+        raise ConfigError(unread)
     for key, own in _OF_ALL_ROLES.items():
-        if key in named and not (key == "pipeline.max_new_tokens" and _normalizes_by_it(config)):
-            given = getattr(config.pipeline, key.removeprefix("pipeline."))
-            _check_reaches(key, given, {role.name: getattr(role, own) for role in roles}, f"pipeline.roles.NAME.{own}")
-    if "model" in named:
-        models = {name: config.initial_model(name) for name in policy_names(roles)}
-        _check_reaches("model", config.model, models, "policies.NAME.model")
+        if key == "max_new_tokens" and config.train.loss_aggregation == "seq-mean-token-sum-norm":
+            continue  # which divides by it
+        given, found = getattr(config.pipeline, key), {role.name: getattr(role, own) for role in roles}
+        unread = _unread(f"pipeline.{key}", given, found, f"pipeline.roles.NAME.{own}")
+        if unread and f"pipeline.{key}" in named:
+            log.warning(unread)
+
+
+_OF_ALL_ROLES = {"max_new_tokens": "max_new_tokens", "thinking": "thinking", "shared_policy": "policy"}
+"""Settings of a pipeline for roles that have none of their own -> what a role calls it."""
+
+
+def _unread(key: str, given: Any, found: Mapping[str, Any], own: str) -> str:
+    """What to say where what was named for all is that of none, else "". found: what there is in the end, by role or
+    policy. own: the setting that counts."""
+    if not found or given is None or given in found.values():
+        return ""
+    listed = ", ".join(f"{name} {value}" for name, value in found.items())
+    return f"nothing reads {key}: each has its own ({listed}); set {own}, or leave {key} out"
 
 
 def warn_of_sampling(overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:
     """For a call that only evaluates."""
     if "sampling.temperature" in given_settings(overrides, flags):
         log.warning("sampling.temperature is that of training: an evaluation draws its replies at eval.temperature")
-
-
-_OF_ALL_ROLES = {
-    "pipeline.max_new_tokens": "max_new_tokens",
-    "pipeline.thinking": "thinking",
-    "pipeline.shared_policy": "policy",
-}
-"""Settings of all roles that have none of their own -> what it is called in a role."""
-
-
-def _check_reaches(key: str, given: Any, found: Mapping[str, Any], own: str) -> None:
-    """given: what was named. found: what there is in the end, by role or policy. own: the setting that counts."""
-    if found and given is not None and given not in found.values():
-        listed = ", ".join(f"{name} {value}" for name, value in found.items())
-        raise ConfigError(f"nothing reads {key}: each has its own ({listed}); set {own}, or leave {key} out")
-
-
-def _normalizes_by_it(config: RunConfig) -> bool:
-    return config.train.loss_aggregation == "seq-mean-token-sum-norm"
 
 
 def setting_sources(config: str | None, overrides: Iterable[str], flags: Mapping[str, Any]) -> dict[str, str]:

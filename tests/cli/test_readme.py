@@ -80,7 +80,7 @@ def test_a_line_that_plays_or_asks_does_so_with_a_small_model(folder, line):
     if "--run" in line:
         pytest.skip("needs a checkpoint: tests/trainers/test_runs_end_to_end.py evaluates one")
     else:
-        small = ["model=tiny", "tasks.heldout_count=2"]
+        small = ["model=tiny", "tasks.heldout_count=2", "pipeline.max_new_tokens=8"]
     done = coachrl(*shlex.split(line), *small, cwd=folder, **KEYS)
     assert done.returncode == 0 and done.stdout, done.stderr
 

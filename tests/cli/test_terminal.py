@@ -94,7 +94,7 @@ def tasks(tmp_path):
 
 def test_a_rollout_shows_texts_and_obeys_none(tmp_path, tasks):
     model = write_tiny_model(tmp_path / "model")
-    settings = (*tasks, f"model={model}", "sandbox.kind=local-unsafe")
+    settings = (*tasks, f"model={model}", "pipeline.max_new_tokens=4", "sandbox.kind=local-unsafe")
     assert_spelled_out(coachrl("rollout", "-c", "quickstart", *settings, "tasks.train_count=1", cwd=tmp_path))
     done = coachrl("rollout", "-c", "quickstart", *settings, "tasks.train_count=1", "--json", cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.isascii() and not unseen(done.stdout)

@@ -1,5 +1,7 @@
 """Settings that are named on the command line, and that nothing would read."""
 
+import re
+
 import pytest
 
 import coachrl
@@ -14,6 +16,7 @@ from coachrl.runs.folder import Run
 
 _MAGRPO = ("algorithm.name=magrpo", "train.group_size=2")
 _OUTCOME = ("algorithm.name=outcome",)
+_EACH = " ".join(f"pipeline.roles.{role}.{{setting}}" for role in ("problem_solver", "code_executor", "verifier"))
 
 
 @pytest.mark.parametrize(
@@ -91,28 +94,32 @@ def test_a_setting_that_is_read_or_is_as_it_would_be_anyway_is_taken(overrides):
     run_config(None, overrides)
 
 
+def test_a_model_for_all_policies_of_which_each_has_its_own_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"^nothing reads model: each has its own \(data_engineer models/.*NAME\.model"
+    ):
+        run_config("dsbench_lite", ["model=tiny-random"])
+    run_config("quickstart", ["model=tiny-random", "policies.verifier.model=smollm2-135m"])
+
+
 @pytest.mark.parametrize(
-    ("config", "override", "found"),
+    ("overrides", "found"),
     [
-        ("quickstart", "pipeline.max_new_tokens=100", "problem_solver 16, code_executor 40, verifier 32"),
-        ("quickstart", "pipeline.shared_policy=team", "problem_solver a, code_executor a, verifier b"),
-        ("dsbench_lite", "model=tiny-random", "data_engineer models/dsbench/data_engineer, modeler .*"),
+        (["pipeline.max_new_tokens=100"], "problem_solver 16, code_executor 40, verifier 32"),
+        (["pipeline.max_new_tokens=40"], ""),  # as one of them has it
+        (["train.loss_aggregation=seq-mean-token-sum-norm", "pipeline.max_new_tokens=90"], ""),  # which divides by it
+        ([*_EACH.format(setting="policy=a").split(), "pipeline.shared_policy=team"], "problem_solver a, .*"),
+        (["pipeline.roles.verifier.policy=a", "pipeline.shared_policy=team"], ""),
+        ([*_EACH.format(setting="thinking=false").split(), "pipeline.thinking=true"], "problem_solver False, .*"),
+        (["pipeline.roles.verifier.thinking=false", "pipeline.thinking=true"], ""),
     ],
 )
-def test_what_is_meant_for_all_and_reaches_none_is_refused(config, override, found):
-    key = override.partition("=")[0]
-    policies = {"problem_solver": "a", "code_executor": "a", "verifier": "b"} if "shared_policy" in key else {}
-    own = [f"pipeline.roles.{role}.policy={policy}" for role, policy in policies.items()]
-    with pytest.raises(ConfigError, match=rf"^nothing reads {key}: each has its own \({found}\); set .*NAME\."):
-        run_config(config, [*own, override])
-
-
-def test_what_is_meant_for_all_and_reaches_one_is_taken():
-    run_config("quickstart", ["pipeline.max_new_tokens=40"])  # as one of them has it
-    run_config("quickstart", ["pipeline.max_new_tokens=90", "train.loss_aggregation=seq-mean-token-sum-norm"])
-    run_config("quickstart", ["pipeline.thinking=true", "pipeline.roles.verifier.thinking=false"])
-    run_config("quickstart", ["pipeline.shared_policy=a", "pipeline.roles.verifier.policy=b"])
-    run_config("quickstart", ["model=tiny-random", "policies.verifier.model=smollm2-135m"])
+def test_what_is_meant_for_all_roles_of_which_each_has_its_own_is_told(caplog, overrides, found):
+    run_config("quickstart", overrides)
+    key, told = overrides[-1].partition("=")[0], " ".join(caplog.messages)
+    assert re.fullmatch(
+        rf"nothing reads {key}: each has its own \({found}\); set pipeline.roles.NAME.*" if found else "", told
+    )
 
 
 def test_a_length_for_all_roles_takes_the_place_of_those_that_come_with_the_small_model():

@@ -91,7 +91,7 @@ async def test_a_killed_owner_holds_nothing_though_its_children_live(run, owner)
 
 def test_a_training_that_is_killed_can_be_resumed_and_one_that_goes_on_cannot(tmp_path):
     model = write_tiny_model(tmp_path / "tiny", max_position_embeddings=4096)
-    tasks = ("tasks.train_count=2", "tasks.heldout_count=1", "train.tasks_per_step=1")
+    tasks = ("tasks.train_count=2", "tasks.heldout_count=1", "train.tasks_per_step=1", "pipeline.max_new_tokens=8")
     endless = ("train.steps=100000", "train.checkpoint_every=1")
     first = start("train", "-c", "quickstart", "name=one", f"model={model}", *tasks, *endless, cwd=tmp_path)
     folder, deadline = tmp_path / "runs" / "one", time.monotonic() + 300

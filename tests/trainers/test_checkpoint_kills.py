@@ -13,7 +13,7 @@ if importlib.util.find_spec("torch") is None:
 SMALL = [
     "-c", "quickstart", "name=one", "train.steps=2", "train.checkpoint_every=1", "train.keep_checkpoints=1",
     "train.tasks_per_step=1", "eval.every=0", "tasks.train_count=2", "tasks.heldout_count=1", "coach.name=rules",
-    "pipeline.prompt_style=short", "pipeline.roles.code_executor.python=false",
+    "pipeline.max_new_tokens=6", "pipeline.prompt_style=short", "pipeline.roles.code_executor.python=false",
     "pipeline.roles.code_executor.max_turns=1", "torch.threads=1", "torch.device=cpu", "sandbox.kind=local-unsafe",
 ]  # fmt: skip
 
