@@ -25,7 +25,7 @@ _OF_ONE_PROCESS = [
 _OF_CLUSTERS = [f"openrlhf.{key}" for key in OpenRLHFConfig.model_fields if key != "ray_address"]
 
 
-# How a model is asked. Limits of calls and dollars are kept by the rules, too.
+# How a model is asked. How many calls there are at once, and what they cost, is minded where rules are asked, too.
 _OF_MODELS = [
     f"coach.{key}"
     for key in (
@@ -37,15 +37,11 @@ _OF_MODELS = [
 
 
 def _asks_others(config: RunConfig) -> bool:
-    """Whether a coach that is asked is no rules, or a model is asked that is no coach."""
-    members = config.coach.members
-    return _pipeline_asks(config) or _walks_back(config) or any(member.name != "rules" for member in members)
-
-
-def _pipeline_asks(config: RunConfig) -> bool:
-    """Whether the pipeline asks a model itself (an adviser, external roles), which it does as the coach is asked."""
+    """Whether a coach is no rules, or the pipeline asks a model itself (an adviser, external roles), which it does as
+    the coach is asked."""
     pipeline = config.pipeline
-    return ":" in pipeline.name or pipeline.name == "gateway" or pipeline.options.get("adviser") is not None
+    asks = ":" in pipeline.name or pipeline.name == "gateway" or pipeline.options.get("adviser") is not None
+    return asks or any(member.name != "rules" for member in config.coach.members) or _walks_back(config)
 
 
 def _walks_back(config: RunConfig) -> bool:
@@ -71,7 +67,8 @@ def _may_weigh(config: RunConfig) -> bool:
 
 
 def _clips(config: RunConfig) -> bool:
-    return bool(find_algorithm(config.algorithm.name).loss == "ppo")
+    is_saved = isinstance(config.algorithm, SavedAlgorithmConfig)
+    return is_saved or bool(find_algorithm(config.algorithm.name).loss == "ppo")
 
 
 # A setting or a whole section, the choice that it belongs to (in which {0} is the configuration), and whether that is
