@@ -71,6 +71,10 @@ def _clips(config: RunConfig) -> bool:
     return is_saved or bool(find_algorithm(config.algorithm.name).loss == "ppo")
 
 
+def _may_have_styles(config: RunConfig) -> bool:
+    return config.pipeline.prompts is None or ":" in config.pipeline.name
+
+
 # A setting or a whole section, the choice that it belongs to (in which {0} is the configuration), and whether that is
 # made.
 _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
@@ -100,7 +104,7 @@ _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
     ("train.checkpoint_every", "train.keep_checkpoints of 1 or more", lambda config: config.train.keep_checkpoints > 0),
     ("train.restarts", "backend=openrlhf or backend=vllm", lambda config: config.backend != "torch"),
     ("sandbox.max_processes", "sandbox.kind=local", lambda config: config.sandbox.kind == "local"),
-    ("pipeline.prompt_style", "pipeline.prompts=null", lambda config: config.pipeline.prompts is None),
+    ("pipeline.prompt_style", "pipeline.prompts=null", _may_have_styles),
 ]
 
 
@@ -158,7 +162,7 @@ def without_effect(config: RunConfig) -> list[str]:
             f"{train.steps / max(1, train.warmup_steps):.0%} of train.learning_rate",
         ),
         (
-            train.clip_ranges != TrainConfig().clip_ranges and one_update,
+            train.clip_ranges != TrainConfig().clip_ranges and one_update and _clips(config),
             "train.clip_range: with train.ppo_epochs=1 and one optimizer step no ratio differs from 1, and none is "
             "clipped",
         ),
