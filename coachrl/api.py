@@ -27,7 +27,7 @@ from rich.console import Console
 from coachrl.audit.audit import Audit, audit_runs
 from coachrl.cli.console import PlainConsole
 from coachrl.commands.build import make_coach_pool
-from coachrl.commands.configure import coach_flags, rescore_config, run_config
+from coachrl.commands.configure import check_named, coach_flags, rescore_config, run_config, warn_of_sampling
 from coachrl.commands.event_loop import run_in_loop
 from coachrl.commands.run import evaluate_run, rollout_once, train_run
 from coachrl.config import RunConfig, Section, check_read
@@ -52,6 +52,8 @@ Config = str | Path | Mapping[str, Any] | RunConfig | None
 
 _CHOOSES = {"pipeline": "name", "coach": "name", "algorithm": "name", "tasks": "source", "reward": "source"}
 """Section -> the key that is meant where a word stands in the section's place: `coach="rules"`."""
+_MAY_BE_LEFT_OUT = frozenset(RunConfig.model_fields) - _CHOOSES.keys()
+"""As a keyword None is no value, as of an argument of the caller's that was not given. Within a section it is null."""
 _MOST_RESAMPLES = 100_000  # as on the command line
 
 
@@ -90,7 +92,8 @@ def configure(config: Config = None, **settings: Any) -> RunConfig:
 
     config: what to begin with. settings: what differs, by section (`train={"steps": 1}`), by dotted key
     (`**{"train.steps": 1}`), or by the name alone (`coach="rules"`, `tasks="math"`); a class or a function of your own
-    stands for its import path. Raises ConfigError that names the nearest key.
+    stands for its import path. None within a section, or of a dotted key, is the file's null. Raises ConfigError that
+    names the nearest key.
     """
     if isinstance(config, RunConfig):
         if not settings:
@@ -160,13 +163,14 @@ def evaluate(
         config = Run.open(config)
     if isinstance(config, Run):
         run, resolved = config, config.config((), _flags(settings))
-        check_read(resolved, (), _flags(settings))
+        check_named(resolved, (), _flags(settings))
     else:
         resolved = configure(config, **settings)
     if run is None and checkpoint != LAST:
         raise ConfigError(
             f"checkpoint={brief(checkpoint)} is one of a run's: give a run, or its folder, in place of a configuration"
         )
+    warn_of_sampling((), _flags(settings))
     file = _path("episodes_file", episodes_file) if episodes_file is not None else None
     return _finish(evaluate_run(resolved, run, file, Console(quiet=True), swap_policies, str(checkpoint)))
 
@@ -207,6 +211,7 @@ def rescore(
     prompt = _path("coach_prompt", coach_prompt) if coach_prompt is not None else None
     flags = coach_flags(chosen.get("coach.name"), prompt, coach_api_base)
     config = rescore_config(opened, (), {**flags, **chosen, **_flags(settings)})
+    check_read(config, (), _flags(settings))
     by, which = rescored_by(config, repeat), ActionFilter(failed_only, sample, seed)
     done = _finish(rescore_run(opened, config, by, which, lambda done, total: None, make_coach_pool))
     scores = done.rescore.scores if done.rescore is not None else {}
@@ -252,6 +257,8 @@ def _flags(settings: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         if not isinstance(key, str):
             raise ConfigError(f"a setting's name is text, and {brief(key)} is none")
+        if value is None and key in _MAY_BE_LEFT_OUT:
+            continue
         if key in _CHOOSES and not isinstance(value, Mapping | Section):
             if not (isinstance(value, str | Path) or callable(value)):
                 raise ConfigError(

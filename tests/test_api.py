@@ -100,6 +100,26 @@ def test_a_dictionary_says_what_keywords_say():
     assert coachrl.configure(said, train={"steps": 5}).train.steps == 5
 
 
+def test_none_within_a_section_is_null_and_a_keyword_that_is_none_was_not_given(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("seed: 3\ntrain: {ppo_mini_batch_size: 4, episode_timeout_s: 60}\n")
+    for config in (file, coachrl.configure(file), {"train": {"ppo_mini_batch_size": 4}}):
+        assert coachrl.configure(config, train={"ppo_mini_batch_size": None}).train.ppo_mini_batch_size is None
+    assert coachrl.configure(file, **{"train.episode_timeout_s": None}).train.episode_timeout_s is None
+    assert coachrl.configure(file, seed=None, train=None) == coachrl.configure(file)
+    with pytest.raises(ConfigError, match=r"train\.steps: .*\(got None\)"):
+        coachrl.configure(file, train={"steps": None})
+
+
+def test_an_evaluation_says_that_it_does_not_draw_as_training_does(caplog):
+    for settings in ({"eval": {"temperature": 0}}, {"sampling": {"temperature": 0.5}}):
+        with pytest.raises(ConfigError, match="episodes_file is 5"):
+            coachrl.evaluate("quickstart", episodes_file=5, **settings)
+    assert caplog.messages == [
+        "sampling.temperature is that of training: an evaluation draws its replies at eval.temperature"
+    ]
+
+
 def test_a_tree_of_settings_is_left_as_it_was():
     tree = {"train": {"steps": 3}}
     coachrl.configure(tree, train={"steps": 4})
@@ -163,6 +183,7 @@ def test_a_wrong_call_is_one_line(call, message, tmp_path, monkeypatch):
         (lambda run: coachrl.rescore(run, coach=3), "coach is 3: give a name, a dictionary"),
         (lambda run: coachrl.rescore(run, coach_prompt=3), "coach_prompt is 3: give the path of a file"),
         (lambda run: coachrl.rescore(run, seed="x"), "seed='x': it is a whole number that actions are drawn by"),
+        (lambda run: coachrl.rescore(run, seed=3), "seed draws a sample of the actions, and all are asked about: give"),
         (lambda run: coachrl.audit(run, seed=-1), "seed=-1: it is a whole number .*, from 0 up"),
         (lambda run: coachrl.audit(run, seed=True), "seed=True: it is a whole number"),
         (lambda run: coachrl.audit([run]), r"a run is named by its folder, as 'runs/latest', and not by \["),
@@ -193,6 +214,11 @@ def test_numbers_may_be_of_numpy_and_a_coach_a_dictionary(run, tmp_path):
 def test_what_a_rescore_may_not_change_is_refused(run):
     with pytest.raises(ConfigError, match="settings of the coach only can change"):
         coachrl.rescore(run, **{"train.steps": 3})
+
+
+def test_a_rescore_refuses_what_its_coach_does_not_read(run):
+    with pytest.raises(ConfigError, match=r"^nothing reads coach\.temperature without a language model in coach\.name"):
+        coachrl.rescore(run, coach="rules", **{"coach.temperature": 0.7})
 
 
 def test_frames_hold_what_the_files_hold(run):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coachrl.cli.console import Rows, out, print_table
-from coachrl.cli.options import RunOptions, takes_groups
+from coachrl.cli.options import RunOptions, takes_groups, those_given
 from coachrl.errors import ConfigError
 from coachrl.resources import resource
 from coachrl.text import nearest, one_line
@@ -80,7 +80,9 @@ def show_settings(options: ShownOptions) -> None:
     for key in keys:
         _explain(config, key)
     if not keys:
-        out.print(annotated(config, setting_sources(options.config, options.overrides or (), options.flags())))
+        out.print(
+            annotated(config, setting_sources(options.config, options.overrides or (), those_given(options.flags())))
+        )
 
 
 def _explain(config: RunConfig, key: str) -> None:

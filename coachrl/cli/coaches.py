@@ -89,6 +89,8 @@ def try_one(
     from coachrl.commands.try_coach import find_action, find_prompt, request_of, try_coach
 
     prompt = None if name == "rules" or is_import_path(name) else find_prompt(name)
+    if prompt is None and (coach is not None or coach_api_base is not None):
+        raise ConfigError(f"--coach and --coach-api-base say which model reads a prompt, and {name} is none")
     saved = find_action(action)
     config = rescore_config(saved.run, overrides or [], {})
     request = request_of(saved, config, retrospective=prompt is not None and use_of(prompt) == "retrospective")

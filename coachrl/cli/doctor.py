@@ -22,9 +22,13 @@ def doctor(
     overrides: Overrides = None,
     config: ConfigOption = None,
     backend: Annotated[
-        Literal["torch", "vllm", "openrlhf"],
-        typer.Option("--backend", help="vllm, openrlhf: also what one GPU needs, or GPU nodes"),
-    ] = "torch",
+        Literal["torch", "vllm", "openrlhf"] | None,
+        typer.Option(
+            "--backend",
+            help="vllm, openrlhf: also what one GPU needs, or GPU nodes",
+            show_default="that of the settings",
+        ),
+    ] = None,
     sandbox: Annotated[bool, typer.Option("--sandbox", help="Try to escape from the sandbox, and print how.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -46,6 +50,7 @@ def doctor(
 
     place = find_config(config) if config is not None else None
     run = load_config(place, overrides or ())
+    backend = backend or run.backend
     if backend == "openrlhf" and run.openrlhf.ray_address is None and (address := os.environ.get("RAY_ADDRESS")):
         try:
             run = load_config(place, [*(overrides or ()), f"openrlhf.ray_address={address}"])  # where a run would go

@@ -28,9 +28,9 @@ def evaluate(
 ) -> None:
     """Measure held-out outcomes of a run's last checkpoint, or of another, or of a config's initial weights. Asks no
     coach. Exits with 1 where every episode broke."""
+    from coachrl.commands.configure import check_named, warn_of_sampling
     from coachrl.commands.event_loop import run_in_loop
     from coachrl.commands.run import evaluate_run
-    from coachrl.config import check_read
     from coachrl.runs.folder import Run
 
     if run_folder is None:
@@ -44,7 +44,8 @@ def evaluate(
             )
         run = Run.open(run_folder)
         config = run.config(options.overrides or ())
-        check_read(config, options.overrides or ())
+        check_named(config, options.overrides or ())
+    warn_of_sampling(options.overrides or ())
     metrics = run_in_loop(evaluate_run(config, run, episodes_file, err, swap_policies, checkpoint))
     if as_json:
         print_json(metrics, indent=2, sort_keys=True)

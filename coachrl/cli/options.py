@@ -75,6 +75,11 @@ def page_in(run_folder: Path, name: str) -> Path:
     return place / name
 
 
+def those_given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that somebody gave."""
+    return {key: value for key, value in flags.items() if value is not None}
+
+
 @dataclass(frozen=True)
 class ConfigOptions:
     """Where settings come from: a file, and single ones on top of it."""
@@ -91,7 +96,7 @@ class ConfigOptions:
         Raises ConfigError."""
         from coachrl.commands.configure import run_config
 
-        return run_config(self.config, self.overrides or (), {**self.flags(), **(flags or {})})
+        return run_config(self.config, self.overrides or (), those_given(self.flags() | dict(flags or {})))
 
 
 @dataclass(frozen=True)

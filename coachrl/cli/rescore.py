@@ -33,16 +33,17 @@ def rescore(
     from coachrl.commands.build import make_coach_pool
     from coachrl.commands.configure import rescore_config
     from coachrl.commands.event_loop import run_in_loop
+    from coachrl.config import check_read
     from coachrl.rescore.comparison import compare
     from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
     from coachrl.runs.folder import Run
 
     run = Run.open(run_folder)
     config = rescore_config(run, overrides or [], coach.of_a_saved_run())
-    by = rescored_by(config, repeat)
+    check_read(config, overrides or ())
+    by, which = rescored_by(config, repeat), ActionFilter(failed_only, sample, seed)
     try:
         with _progress() as progress:
-            which = ActionFilter(failed_only, sample, seed)
             done = run_in_loop(rescore_run(run, config, by, which, progress, make_coach_pool))
     except KeyboardInterrupt:
         err.print("interrupted; the same command goes on where this one stopped")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ from coachrl.trainers.backends.vllm.shapes import check_shapes
 from coachrl.trainers.rollout.rollout import RolloutExecutor
 from coachrl.trainers.rollout.tree import check_rewards
 from coachrl.types import Task, policy_names
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -297,12 +300,15 @@ def unchecked_backend(config: RunConfig, policies: dict[str, PolicyConfig]) -> s
 
 def _check_models(config: RunConfig, policies: Iterable[str]) -> None:
     models = dict.fromkeys(map(config.initial_model, policies))
-    tokenizers = [ChatTokenizer(model) for model in models if not is_hub_name(model)]
+    tokenizers = {model: ChatTokenizer(model) for model in models if not is_hub_name(model)}
+    if config.pipeline.thinking or any(role.thinking for role in config.pipeline.roles.values()):
+        for model in [model for model, tokenizer in tokenizers.items() if not tokenizer.knows_thinking]:
+            log.warning("%s: its chat template has no enable_thinking, so that thinking changes nothing", model)
     if config.backend == "openrlhf":
-        for tokenizer in tokenizers:
+        for tokenizer in tokenizers.values():
             check_brings_no_code(tokenizer.folder)
     if config.backend == "vllm":
-        check_shapes([tokenizer.folder for tokenizer in tokenizers], config.torch.share_base)
+        check_shapes([tokenizer.folder for tokenizer in tokenizers.values()], config.torch.share_base)
 
 
 _BACKEND_NEEDS = {

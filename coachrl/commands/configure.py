@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from coachrl.coach.base import is_language_model
 from coachrl.config import RunConfig, check_read, find_config, load_config, sources_of
-from coachrl.config.load import Below
+from coachrl.config.load import Below, given_settings
 from coachrl.errors import ConfigError
+from coachrl.pipelines import make_pipeline
 from coachrl.pipelines.defaults import pipeline_defaults
 from coachrl.runs.folder import Run
+from coachrl.types import policy_names
+
+log = logging.getLogger(__name__)
 
 
 def run_config(
@@ -21,12 +26,56 @@ def run_config(
     named: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """The configuration of a new run. config: a YAML file, the name of a shipped one, or a tree of settings. flags:
-    dotted key -> value; None where one was not given. named: those of the flags that somebody has named for this call,
-    by default all of them. Raises ConfigError, also where nothing reads what was named."""
+    dotted key -> value. named: those of the flags that somebody has named for this call, by default all of them. Raises
+    ConfigError, also where nothing reads what was named."""
     overrides = list(overrides)
     resolved = load_config(*_layers(config, overrides, flags))
-    check_read(resolved, overrides, flags if named is None else named)
+    check_named(resolved, overrides, flags if named is None else named)
     return resolved
+
+
+def check_named(config: RunConfig, overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:
+    """Raises ConfigError where nothing reads what was named for this call: it belongs to a choice that is not made, or
+    it is a model, and each policy has its own. Of a setting for all roles, each of which has its own, it warns: runs of
+    several teams may be given the same."""
+    overrides = list(overrides)
+    check_read(config, overrides, flags)
+    named = given_settings(overrides, flags)
+    if {"model", *(f"pipeline.{key}" for key in _OF_ALL_ROLES)}.isdisjoint(named):
+        return
+    try:
+        roles = [role for role in make_pipeline(config.pipeline).roles if not role.external]
+    except ConfigError:  # which is said in its own place
+        return
+    models = {name: config.initial_model(name) for name in policy_names(roles)}
+    if "model" in named and (unread := _unread("model", config.model, models, "policies.NAME.model")):
+        raise ConfigError(unread)
+    for key, own in _OF_ALL_ROLES.items():
+        if key == "max_new_tokens" and config.train.loss_aggregation == "seq-mean-token-sum-norm":
+            continue  # which divides by it
+        given, found = getattr(config.pipeline, key), {role.name: getattr(role, own) for role in roles}
+        unread = _unread(f"pipeline.{key}", given, found, f"pipeline.roles.NAME.{own}")
+        if unread and f"pipeline.{key}" in named:
+            log.warning(unread)
+
+
+_OF_ALL_ROLES = {"max_new_tokens": "max_new_tokens", "thinking": "thinking", "shared_policy": "policy"}
+"""Settings of a pipeline for roles that have none of their own -> what a role calls it."""
+
+
+def _unread(key: str, given: Any, found: Mapping[str, Any], own: str) -> str:
+    """What to say where what was named for all is that of none, else "". found: what there is in the end, by role or
+    policy. own: the setting that counts."""
+    if not found or given is None or given in found.values():
+        return ""
+    listed = ", ".join(f"{name} {value}" for name, value in found.items())
+    return f"nothing reads {key}: each has its own ({listed}); set {own}, or leave {key} out"
+
+
+def warn_of_sampling(overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:
+    """For a call that only evaluates."""
+    if "sampling.temperature" in given_settings(overrides, flags):
+        log.warning("sampling.temperature is that of training: an evaluation draws its replies at eval.temperature")
 
 
 def setting_sources(config: str | None, overrides: Iterable[str], flags: Mapping[str, Any]) -> dict[str, str]:
@@ -38,8 +87,7 @@ def _layers(
     config: str | Mapping[str, Any] | None, overrides: Iterable[str], flags: Mapping[str, Any] | None
 ) -> tuple[Path | Mapping[str, Any] | None, Iterable[str], dict[str, Any], Below]:
     base = find_config(config) if isinstance(config, str) else config
-    given = {key: value for key, value in (flags or {}).items() if value is not None}
-    return base, overrides, given, pipeline_defaults
+    return base, overrides, dict(flags or {}), pipeline_defaults
 
 
 def coach_flags(coach: str | None, coach_prompt: Path | None, coach_api_base: str | None) -> dict[str, Any]:

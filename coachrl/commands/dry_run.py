@@ -14,7 +14,7 @@ from coachrl.coach.clients.cost_estimate import CHARACTERS_A_TOKEN, CostEstimate
 from coachrl.commands.build import Prepared, make_placement, play_of
 from coachrl.commands.gpu_estimates import GpuEstimates, estimate_gpus, known_parameters, known_shape
 from coachrl.commands.progress import duration
-from coachrl.config import PolicyConfig, RunConfig, TorchConfig
+from coachrl.config import PolicyConfig, RunConfig, TorchConfig, without_effect
 from coachrl.config.training import is_due
 from coachrl.doctor.machine import KEY_VARIABLES
 from coachrl.errors import CoachrlError, ConfigError
@@ -144,7 +144,11 @@ def make_dry_run(
     asked = make_algorithm(config.algorithm).needs_coach(config.reward)
     is_asked = asked and steps > 0
     coach_calls, coach_use = _coach_use(config, pipeline, episodes, done, task_tokens) if is_asked else ((0, 0), None)
-    notes = warm_start_line(config, pipeline, policies), _memory_line(config, memory_gb, parameters)
+    notes = (
+        warm_start_line(config, pipeline, policies),
+        _memory_line(config, memory_gb, parameters),
+        *without_effect(config),
+    )
     return DryRun(
         pipeline=pipeline.name,
         source=config.tasks.source,

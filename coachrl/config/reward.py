@@ -23,7 +23,12 @@ class RewardConfig(Section):
         ge=0,
         description="The weight of the team's part of an environment's reward; an agent's own part has weight 1.",
     )
-    scale: float = Field(1.0, gt=0, description="Every reward is multiplied by this number.")
+    scale: float = Field(
+        1.0,
+        gt=0,
+        description="Every reward is multiplied by this number. Algorithms that divide by a deviation undo that, but "
+        "for the weight of a KL penalty beside it.",
+    )
     shuffle: bool = Field(
         False,
         description="A control: the rewards are permuted among the actions of each role, so nothing can be learned.",

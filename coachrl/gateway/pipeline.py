@@ -103,6 +103,7 @@ class Gateway(Pipeline):
 
     name = "gateway"
     branches = False
+    asks_external = True
     Options = GatewayOptions
     options: GatewayOptions
 

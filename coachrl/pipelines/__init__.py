@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from difflib import get_close_matches
 from typing import Any
 
 from coachrl.config import PipelineConfig
@@ -60,6 +61,20 @@ def _check_declarations(found: type[Pipeline], shown: str) -> None:
         raise ConfigError(f"{shown}: its run must be `async def run(self, task, team, workspace)`, and not `yield`")
     check_takes(found.run, ["self", "task", "team", "workspace"], f"{shown}: its run")
     _check_task_sources(found, shown)
+    _check_spelling(found, shown)
+
+
+def _check_spelling(found: type[Pipeline], shown: str) -> None:
+    """Raises ConfigError for an attribute that is nearly what a pipeline may declare: nobody would ever read it."""
+    own = {name for parent in found.__mro__ for name in vars(parent) if name[0] != "_" and not hasattr(Pipeline, name)}
+    for name in sorted(own):
+        for meant in get_close_matches(name, _DECLARED, n=1, cutoff=0.85):
+            raise ConfigError(
+                f"{shown}: nothing reads its {name}, did you mean '{meant}'? (call what is your own otherwise)"
+            )
+
+
+_DECLARED = ("ground_truth", "joint_rewards", "needs_workspace", "small_model", "task_sources", "warm_start")
 
 
 def _is_class(found: Any, base: type) -> bool:

@@ -69,6 +69,7 @@ class Pipeline(ABC):
             None is as long as it takes, with which a seeded run repeats exactly.
         joint_rewards: whether `run` gives rewards by `team.reward`, for what agents did together.
         needs_workspace: whether `run` needs a workspace though no role runs code.
+        asks_external: whether models of providers play those of its roles that have `external`.
         task_sources: the task sets that it takes, the usual one first; empty where it takes any.
         ground_truth: the class of its tasks' ground truths, which tasks of one's own must have too.
         small_model: settings that the bundled model plays it with.
@@ -85,6 +86,7 @@ class Pipeline(ABC):
     branches: ClassVar[bool] = True
     joint_rewards: ClassVar[bool] = False
     needs_workspace: ClassVar[bool] = False
+    asks_external: ClassVar[bool] = False
     task_sources: ClassVar[tuple[str, ...]] = ()
     ground_truth: ClassVar[type] = object
     small_model: ClassVar[PipelineConfig | None] = None
@@ -104,6 +106,12 @@ class Pipeline(ABC):
         self.roles = self._configured = load_team(
             self.members(), settings, self.name, self.prompt_name, self.prompt_fields
         )
+        for role in self.roles:
+            if role.external and not self.asks_external:
+                raise ConfigError(
+                    f"pipeline {self.name}, role {role.name}: external is for roles of the pipeline gateway alone, "
+                    "whose app asks them; here a policy plays each role: leave external out"
+                )
 
     @abstractmethod
     async def run(self, task: Task, team: Team, workspace: Workspace | None) -> Outcome:

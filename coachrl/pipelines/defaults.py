@@ -44,6 +44,9 @@ def pipeline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         # Shipped prompts have a short style; those of a pipeline that says nothing of small models may have none.
         style = {"prompt_style": "short"} if pipeline.small_model is not None else {}
         small = (pipeline.small_model or SMALL_TEAM).model_dump(mode="json", exclude_unset=True)
+        if "max_new_tokens" in own:  # which is for all roles, but for those that are given one of their own
+            for role in small.get("roles", {}).values():
+                role.pop("max_new_tokens", None)
         tree |= {**SMALL_RUN, "algorithm": algorithm, "pipeline": style | small}
     return tree
 

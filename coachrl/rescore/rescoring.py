@@ -59,6 +59,10 @@ class ActionFilter:
     sample: int | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.seed and self.sample is None:
+            raise ConfigError("seed draws a sample of the actions, and all are asked about: give sample, too")
+
 
 @dataclass(frozen=True)
 class Rescored:

@@ -28,7 +28,7 @@ from coachrl.tasks.imported import find_loader, load_imported
 from coachrl.tasks.math.problems import check_disjoint, find_grader, math_tasks, with_grader, without_overlap
 from coachrl.tasks.math.word_problems import generate_word_problems
 from coachrl.tasks.records import Source, nearest_beside, read_source
-from coachrl.tasks.split import Sets, Split, check_apart, divided
+from coachrl.tasks.split import Sets, Split, check_apart, divided, warn_of_share
 from coachrl.tasks.worlds.planpath import generate_planpath
 from coachrl.tasks.worlds.sokoban import generate_sokoban
 from coachrl.tasks.worlds.sudoku import generate_sudoku
@@ -113,11 +113,12 @@ def _math_lists(settings: MathTasks, given: str, seed: int) -> Sets:
     """Training and held-out problems from one file or data set, or from two, which may hold the same ones."""
     source = read_source(given, settings.subset)
     train = math_tasks(source, source.split(settings.train_split, "tasks.train_split"), settings.fields)
-    if settings.heldout is not None:
-        return train, _heldout(read_source(settings.heldout, settings.subset), settings)
-    if settings.heldout_split is not None or source.heldout_name() not in (None, settings.train_split):
-        return train, _heldout(source, settings)
-    return divided(train, settings, seed)
+    names_split = settings.heldout_split is not None or source.heldout_name() not in (None, settings.train_split)
+    if settings.heldout is None and not names_split:
+        return divided(train, settings, seed)
+    warn_of_share(settings)
+    given_apart = source if settings.heldout is None else read_source(settings.heldout, settings.subset)
+    return train, _heldout(given_apart, settings)
 
 
 def _heldout(source: Source, settings: MathTasks) -> list[Task]:
@@ -151,6 +152,7 @@ def _code(settings: CodeTasks, seed: int) -> Sets:
         train, heldout = divided(load_code(given), settings, seed)
         train = train[: settings.train_count]
     else:
+        warn_of_share(settings)
         train = load_code(given, settings.train_count)
         heldout = load_code(settings.heldout, settings.heldout_count)
     check_disjoint(train, heldout)

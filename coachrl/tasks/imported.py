@@ -15,7 +15,7 @@ from coachrl.config.choices import import_function, user_code
 from coachrl.config.tasks import ImportedTasks
 from coachrl.errors import TaskError
 from coachrl.tasks.math.problems import MathTruth
-from coachrl.tasks.split import Sets, check_apart, divided, normalised, of_own_id
+from coachrl.tasks.split import Sets, check_apart, divided, normalised, of_own_id, warn_of_share
 from coachrl.text import brief, one_line, whole_characters
 from coachrl.types import Task
 
@@ -32,6 +32,7 @@ def load_imported(settings: ImportedTasks, config: RunConfig) -> Sets:
     if isinstance(found, tuple):
         if len(found) != 2:
             raise TaskError(f"{name} gave {len(found)} values; it must give (training, held-out) tasks, or a list")
+        warn_of_share(settings)
         train, heldout = (_checked(part, name) for part in found)
         sets = train[: settings.train_count], heldout[: settings.heldout_count]
     elif isinstance(found, list) and not found:

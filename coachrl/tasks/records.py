@@ -146,11 +146,30 @@ def _parquet_entries(path: Path, where: str) -> list[Entry]:
     try:
         import pyarrow
 
-        return [(f"row {number}", row) for number, row in enumerate(parquet_rows(path), start=1)]
+        rows = [(f"row {number}", row) for number, row in enumerate(parquet_rows(path), start=1)]
+        features = _features_of(path, where)
+        return [(place, _meant(row, features, f"{where}, {place}")) for place, row in rows] if features else rows
     except ImportError as error:
         raise TaskError(f"{where}: parquet files need {lacking(error)}: {_EXTRA}") from error
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # the last two of odd bytes and dates
         raise TaskError(f"{where}: not a parquet file: {one_line(str(error))}") from error
+
+
+def _features_of(path: Path, where: str) -> Any:
+    """What the library `datasets` wrote of the columns of a Parquet file; None where it wrote none, or is not here."""
+    import pyarrow.parquet
+
+    schema = pyarrow.parquet.read_schema(path)
+    if b"huggingface" not in (schema.metadata or {}):
+        return None
+    try:
+        import datasets
+
+        return datasets.Features.from_arrow_schema(schema)
+    except ImportError:
+        return None
+    except Exception as error:  # whatever it makes of a description that is not its own
+        raise TaskError(f"{where}: what it says of its columns cannot be read: {one_line(str(error))}") from error
 
 
 def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
@@ -177,6 +196,8 @@ def _read_data_set(name: str, stem: str, subset: str | None) -> Source:
         raise TaskError(f"{where}: the folder holds no data files (.json, .jsonl, .csv, .parquet)") from error
     except Exception as error:  # the boundary to a library that raises errors of pyarrow, requests, pandas and the hub
         cause = error.__cause__ if type(error) is datasets.exceptions.DatasetGenerationError else None
+        if saved and isinstance(error, IndexError):
+            raise TaskError(f"{where}: it holds no rows, or lacks files") from error
         told = cause or error  # the library's own says that "an error occurred"
         reason = one_line(f"{type(told).__name__}: {told}")
         what = "cannot be read" if Path(name).is_dir() else "neither a file or folder here nor available from the hub"

@@ -31,6 +31,8 @@ def split_of(text: str) -> Split:
 def divided(tasks: Sequence[Task], settings: DividedTasks, seed: int) -> Sets:
     """One list as two: a seeded sample is held out, of the size that is asked for, or of the share. Raises TaskError
     where that would leave nothing to train on."""
+    if settings.heldout_count is not None and settings.heldout_share is not None:
+        log.warning("tasks.heldout_share=%g is not read: tasks.heldout_count is given", settings.heldout_share)
     held_out = settings.heldout_count or _by_share(len(tasks), settings.heldout_share)
     if held_out >= len(tasks):
         smaller = "set a smaller tasks.heldout_count" if held_out > 1 else "give more of them"
@@ -55,6 +57,12 @@ def _by_share(tasks: int, share: float | None) -> int:
         tasks,
     )
     return MOST_HELD_OUT
+
+
+def warn_of_share(settings: DividedTasks) -> None:
+    """Of a share that is asked for where held-out tasks are given."""
+    if settings.heldout_share is not None:
+        log.warning("tasks.heldout_share=%g holds out nothing: held-out tasks are given", settings.heldout_share)
 
 
 def check_apart(train: Sequence[Task], heldout: Sequence[Task]) -> None:

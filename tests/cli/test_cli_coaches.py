@@ -20,6 +20,12 @@ def coachrl(*arguments: str):
     return CliRunner().invoke(app, ["coaches", *arguments])
 
 
+@pytest.mark.parametrize("flags", [("--coach", "openai/judge"), ("--coach-api-base", "http://127.0.0.1:1/v1")])
+def test_a_model_for_a_coach_that_asks_none_is_refused(flags):
+    done = coachrl("try", "rules", "--action", "runs/latest#1", *flags)
+    assert str(done.exception) == "--coach and --coach-api-base say which model reads a prompt, and rules is none"
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Two episodes of a mathchat run whose coach was rules; the second broke. Four actions."""

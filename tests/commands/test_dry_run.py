@@ -22,6 +22,13 @@ def plan_of(tmp_path, *overrides, done=0):
     return make_dry_run(config, done, (TRAIN, HELDOUT), tmp_path / "run")
 
 
+def test_what_comes_to_nothing_stands_in_the_plan_and_in_the_first_lines_of_a_run(tmp_path):
+    line = "audit.every=9: no audit is due in 7 steps"
+    plan = plan_of(tmp_path, "train.steps=7", "audit.every=9")
+    assert line in plan.lines() and line in plan.brief_lines()
+    assert line not in plan_of(tmp_path, "train.steps=9", "audit.every=9").lines()
+
+
 @pytest.mark.parametrize(
     ("every", "done", "evaluations"),
     [

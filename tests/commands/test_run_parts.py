@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.commands.build import _make_sandbox, needs_sandbox, policies_of
+from coachrl.commands.build import _make_sandbox, check_backend, needs_sandbox, policies_of
 from coachrl.commands.gpu_estimates import _Engines, _engines, _time_lines, _work
 from coachrl.commands.run import _may_go_on
 from coachrl.commands.try_coach import SavedAction, _residual_after, find_action
-from coachrl.config import load_config
+from coachrl.config import PolicyConfig, load_config
 from coachrl.errors import BudgetExceeded, CheckpointError, ConfigError, NothingTrained
 from coachrl.pipelines import make_pipeline
 from coachrl.runs.folder import Run
@@ -186,3 +186,11 @@ def test_an_action_is_found_by_its_number_from_one_or_by_its_id(tmp_path):
 def test_what_is_left_to_be_explained_is_what_the_nearest_later_action_left(residuals, place, left):
     scored = played("e", *residuals)
     assert _residual_after(SavedAction(Run(Path("x")), scored, scored.episode.actions[place])) == left
+
+
+def test_thinking_that_the_models_template_cannot_ask_for_is_told(caplog):
+    pytest.importorskip("torch", reason="needs the torch extra")
+    for settings in ([], ["pipeline.thinking=true"], ["pipeline.roles.verifier.thinking=true"]):
+        check_backend(load_config(None, ["model=tiny-random", *settings]), {"verifier": PolicyConfig()})
+    line = "tiny-random: its chat template has no enable_thinking, so that thinking changes nothing"
+    assert caplog.messages == [line, line]

@@ -1,13 +1,22 @@
 """Settings that are named on the command line, and that nothing would read."""
 
+import re
+
 import pytest
 
 import coachrl
+from coachrl.cli.options import RunOptions
 from coachrl.commands.configure import run_config
-from coachrl.config import RunConfig, check_read, parse_config
+from coachrl.config import RunConfig, check_read, parse_config, without_effect
 from coachrl.config.unread import _NEEDS
 from coachrl.errors import ConfigError
+from coachrl.pipelines import make_pipeline
+from coachrl.resources import resource
 from coachrl.runs.folder import Run
+
+_MAGRPO = ("algorithm.name=magrpo", "train.group_size=2")
+_OUTCOME = ("algorithm.name=outcome",)
+_EACH = " ".join(f"pipeline.roles.{role}.{{setting}}" for role in ("problem_solver", "code_executor", "verifier"))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +41,16 @@ from coachrl.runs.folder import Run
         (["coach.strategic.reliable_at=0.5"], "coach.strategic.window_steps"),
         (["coach.retrospective.name=gemini-2.5-pro"], "algorithm.name=retrospective"),
         (["audit.reference_set=5"], "audit.every"),
+        (["coach.timeout_s=5"], "a language model in coach.name"),
+        (["coach.compare=siblings"], "a language model in coach.name"),
+        (["train.restarts=9"], "backend=openrlhf or backend=vllm"),
+        (["train.keep_checkpoints=0", "train.checkpoint_every=5"], "train.keep_checkpoints of 1 or more"),
+        (["sandbox.kind=local-unsafe", "sandbox.max_processes=9"], "sandbox.kind=local"),
+        (["pipeline.prompts=mine", "pipeline.prompt_style=terse"], "pipeline.prompts=null"),
+        ([*_MAGRPO, "train.clip_range=0.1"], r"an algorithm.name with PPO's loss \(it is magrpo\)"),
+        ([*_MAGRPO, "train.clip_range_high=0.3"], r"an algorithm.name with PPO's loss \(it is magrpo\)"),
+        ([*_OUTCOME, "reward.source=environment"], r"an algorithm.name that takes rewards .* \(it is outcome\)"),
+        ([*_OUTCOME, "reward.team_weight=2"], r"an algorithm.name that takes rewards .* \(it is outcome\)"),
     ],
 )
 def test_a_setting_of_what_is_not_chosen_is_refused_with_what_it_needs(overrides, missing):
@@ -64,6 +83,9 @@ def test_a_setting_of_what_is_not_chosen_is_refused_with_what_it_needs(overrides
         ],
         ["pipeline.name=gateway", "coach.usd_per_million_tokens=[1, 2]"],  # of external roles
         ["pipeline.name=coachrl.pipelines.code.coop_code:CoopCode", "coach.library=litellm"],  # as may be
+        [*_OUTCOME, "coach.name=gpt-4o", "audit.every=1"],  # as the run has it that is compared with this one
+        ["pipeline.name=gateway", "reward.source=environment", "coach.timeout_s=9"],  # which external roles obey
+        ["backend=vllm", "train.restarts=0"],
         ["openrlhf.ray_address=auto"],  # which a launch file for KubeRay says of every run
         ["algorithm.name=coachrl.trainers.algorithms.outcome:Outcome", "reward.team_weight=2"],  # which is handed it
     ],
@@ -72,11 +94,86 @@ def test_a_setting_that_is_read_or_is_as_it_would_be_anyway_is_taken(overrides):
     run_config(None, overrides)
 
 
+def test_a_model_for_all_policies_of_which_each_has_its_own_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"^nothing reads model: each has its own \(data_engineer models/.*NAME\.model"
+    ):
+        run_config("dsbench_lite", ["model=tiny-random"])
+    run_config("quickstart", ["model=tiny-random", "policies.verifier.model=smollm2-135m"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        (["pipeline.max_new_tokens=100"], "problem_solver 16, code_executor 40, verifier 32"),
+        (["pipeline.max_new_tokens=40"], ""),  # as one of them has it
+        (["train.loss_aggregation=seq-mean-token-sum-norm", "pipeline.max_new_tokens=90"], ""),  # which divides by it
+        ([*_EACH.format(setting="policy=a").split(), "pipeline.shared_policy=team"], "problem_solver a, .*"),
+        (["pipeline.roles.verifier.policy=a", "pipeline.shared_policy=team"], ""),
+        ([*_EACH.format(setting="thinking=false").split(), "pipeline.thinking=true"], "problem_solver False, .*"),
+        (["pipeline.roles.verifier.thinking=false", "pipeline.thinking=true"], ""),
+    ],
+)
+def test_what_is_meant_for_all_roles_of_which_each_has_its_own_is_told(caplog, overrides, found):
+    run_config("quickstart", overrides)
+    key, told = overrides[-1].partition("=")[0], " ".join(caplog.messages)
+    assert re.fullmatch(
+        rf"nothing reads {key}: each has its own \({found}\); set pipeline.roles.NAME.*" if found else "", told
+    )
+
+
+def test_a_length_for_all_roles_takes_the_place_of_those_that_come_with_the_small_model():
+    roles = make_pipeline(run_config(None, ["pipeline.max_new_tokens=300"]).pipeline).roles
+    assert {role.max_new_tokens for role in roles} == {300}
+    own = ["pipeline.max_new_tokens=300", "pipeline.roles.verifier.max_new_tokens=9"]
+    roles = make_pipeline(run_config(None, own).pipeline).roles
+    assert [role.max_new_tokens for role in roles] == [300, 300, 9] and roles[1].max_turns == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["train.warmup_steps=32"], "train.warmup_steps=32: the rate rises in all of 8 steps, to 25% of train"),
+        (["audit.every=9"], "audit.every=9: no audit is due in 8 steps"),
+        (["audit.every=5", "audit.reference_set=3"], "audit.reference_set=3: it is scored again from the second audit"),
+        (["eval.every=8", "train.keep_best=true"], "train.keep_best: with eval.every=8 only the last of 8 steps is"),
+        ([*_OUTCOME, "coach.name=gpt-4o"], "coach gpt-4o is not asked: algorithm.name=outcome and reward.source=coach"),
+        (["reward.source=environment", "coach.name=gpt-4o"], "coach gpt-4o is not asked: algorithm.name=reinforce_pp"),
+        ([*_OUTCOME, "audit.every=1", "audit.reference_set=9"], "audit.every=1: no coach is asked"),
+        (
+            ["pipeline.name=sudoku", "pipeline.options.rewards=outcome"],
+            "pipeline.options.rewards: nothing is trained on them",
+        ),
+        (["train.clip_range_high=0.3"], "train.clip_range: with train.ppo_epochs=1 and one optimizer step no ratio"),
+        (["eval.temperature=0", "eval.samples_per_task=4"], "eval.samples_per_task=4: with eval.temperature=0 they"),
+        (["coach.name=gpt-4o", "coach.compare=siblings"], "coach.compare=siblings: with train.group_size=1 an action"),
+    ],
+)
+def test_what_comes_to_nothing_is_told(overrides, line):
+    [told] = without_effect(run_config(None, overrides))
+    assert told.startswith(line)
+
+
+def test_nothing_is_told_of_what_comes_to_something():
+    audited = ["train.warmup_steps=8", "audit.every=4", "audit.reference_set=3"]
+    best = ["eval.every=4", "train.keep_best=true", "coach.name=gpt-4o", "coach.compare=siblings", "train.group_size=2"]
+    assert without_effect(run_config(None, [*audited, *best])) == []
+    assert without_effect(run_config(None, ["train.clip_range=0.3", "train.ppo_epochs=2"])) == []
+    by_coach = ["algorithm.name=counterfactual", "algorithm.coach_roles=[verifier]"]
+    assert without_effect(run_config(None, [*by_coach, "coach.name=gpt-4o", "audit.every=1"])) == []
+    for config in resource("configs").glob("*.yaml"):
+        assert without_effect(run_config(str(config))) == []
+
+
 def test_a_file_may_serve_two_backends(tmp_path):
     path = tmp_path / "shared.yaml"
     path.write_text("backend: openrlhf\nopenrlhf: {gpus: 8}\nsampling: {candidates: 8}\n")
     assert run_config(str(path), ["backend=torch"]).openrlhf.gpus == 8
     assert coachrl.configure({"openrlhf": {"gpus": 8}}, backend="torch").openrlhf.gpus == 8
+    path.write_text(
+        "model: m\npolicies: {problem_solver: {model: a}, code_executor: {model: a}, verifier: {model: a}}\n"
+    )
+    assert RunOptions(config=str(path)).resolve().model == "m"  # options that nobody gave name nothing
     assert coachrl.configure(parse_config({"openrlhf": {"gpus": 8}}, ""), seed=3).openrlhf.gpus == 8
     with pytest.raises(ConfigError, match=r"nothing reads openrlhf\.gpus"):
         coachrl.configure({"openrlhf": {"gpus": 8}}, openrlhf={"gpus": 4})

@@ -104,3 +104,19 @@ def test_the_doctor_asks_the_cluster_that_a_run_would_join(monkeypatch, given, a
     monkeypatch.setenv("RAY_ADDRESS", "http://10.0.0.1")
     with pytest.raises(ConfigError, match=r"^RAY_ADDRESS in the environment: .*it is the host and the port"):
         doctor(backend="openrlhf")
+
+
+def test_the_backend_that_is_looked_at_is_that_of_the_settings_unless_one_is_named(monkeypatch):
+    heard = []
+    monkeypatch.setattr(machine, "diagnose", lambda settings: [])
+    monkeypatch.setattr(gpu, "diagnose_vllm", list)
+    monkeypatch.setattr(
+        hand_over, "try_hand_over", lambda run, backend: heard.append(backend) or Finding("hand-over", True)
+    )
+    doctor()
+    doctor(["backend=vllm"], backend="torch")
+    assert heard == []
+    doctor(["backend=vllm"])
+    doctor(config="one_gpu")
+    doctor(backend="vllm")
+    assert heard == ["vllm"] * 3

@@ -120,6 +120,13 @@ def own_module(monkeypatch):
             "`members()` gives pairs of a Role",
         ),
         (MINE + "roles = (Role('a', 'a', prompt=PROMPT),) * 2", "Mine", "pipeline mine has two roles called 'a'"),
+        (
+            MINE + "roles = (Role('a', 'a', prompt=PROMPT), Role('b', 'a', prompt=PROMPT, external='gpt-4o'))",
+            "Mine",
+            "role b: external is for roles of the pipeline gateway alone",
+        ),
+        (MINE + "task_source = ('math',)", "Mine", "nothing reads its task_source, did you mean 'task_sources'?"),
+        (MINE + "need_workspace = True", "Mine", "nothing reads its need_workspace, did you mean 'needs_workspace'?"),
         (MINE + "roles = (Role('a', 'a', prompt='Say'),)", "Mine", "role 'a': its prompt must be a Prompt"),
         (MINE + "roles = (Role('a', 'b/c', prompt=PROMPT),)", "Mine", "its policy must be a plain name (it is 'b/c')"),
         (MINE + "roles = (Role('a', 'b' * 256, prompt=PROMPT),)", "Mine", "its policy must be a plain name (it is 'bb"),

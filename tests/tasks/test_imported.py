@@ -129,6 +129,17 @@ def test_of_any_share_one_task_is_held_out_at_least(load, share, count):
     assert (len(train), len(heldout)) == (30 - count, count)
 
 
+def test_a_share_of_tasks_that_come_divided_is_told(load, caplog):
+    load("one_list", "tasks.heldout_share=0.5")
+    assert not caplog.records
+    load("pair", "tasks.heldout_share=0.5")
+    load("one_list", "tasks.heldout_share=0.5", "tasks.heldout_count=3")
+    assert caplog.messages == [
+        "tasks.heldout_share=0.5 holds out nothing: held-out tasks are given",
+        "tasks.heldout_share=0.5 is not read: tasks.heldout_count is given",
+    ]
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [

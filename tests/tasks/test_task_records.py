@@ -91,6 +91,15 @@ def test_a_share_is_held_out_by_the_seed_and_never_trained_on(tmp_path):
         load(where, *FIELDS, "tasks.heldout_count=20")
 
 
+def test_a_share_is_told_where_held_out_problems_are_given(tmp_path, caplog):
+    where = [f"tasks.train={csv_file(tmp_path / 'a.csv')}", *FIELDS, "tasks.heldout_share=0.5"]
+    other = tmp_path / "b.jsonl"
+    other.write_text(json.dumps({"question": "What is 70 + 1?", "reply": "71"}) + "\n")
+    assert len(load(*where)[1]) == 10 and not caplog.records
+    assert len(load(*where, f"tasks.heldout={other}")[1]) == 1
+    assert caplog.messages == ["tasks.heldout_share=0.5 holds out nothing: held-out tasks are given"]
+
+
 def test_where_nobody_says_how_many_no_more_are_held_out_than_evaluations_can_play(tmp_path, caplog):
     path = tmp_path / "many.jsonl"
     path.write_text("".join(json.dumps({"problem": f"{n}+1?", "answer": n}) + "\n" for n in range(5010)))
@@ -260,7 +269,8 @@ def test_an_answer_that_is_a_class_is_its_name(tmp_path):
     datasets.Dataset.from_dict(rows, features).save_to_disk(tmp_path / "a")
     listed = datasets.Features({**features, "answer": datasets.List(features["answer"])})
     datasets.Dataset.from_dict(rows | {"answer": [[0], [1], [2], [3]]}, listed).save_to_disk(tmp_path / "c")
-    for name in "ac":
+    datasets.Dataset.from_dict(rows, features).to_parquet(tmp_path / "d.parquet")
+    for name in ("a", "c", "d.parquet"):
         train, heldout = load(f"tasks.train={tmp_path / name}")
         found = {task.prompt: task.ground_truth.answer for task in [*train, *heldout]}
         assert found == {"0?": "A", "1?": "B", "2?": "C", "3?": "D"}
@@ -280,6 +290,28 @@ def test_an_answer_that_is_kept_as_json_is_what_it_says(tmp_path, monkeypatch):
         (tmp_path / name / "all.jsonl").write_text("".join(lines))
         train, heldout = load(f"tasks.train={tmp_path / name}")
         assert {task.ground_truth.answer for task in [*train, *heldout]} == {"3", "x + 1", "2.5"}
+
+
+def test_what_a_parquet_file_says_of_its_columns_is_read_or_refused(tmp_path):
+    pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"problem": ["1 + 1?", "1 + 2?"], "answer": ["2", "3"]})
+    for said in (b'{"pandas": 1}', b"{}"):
+        parquet.write_table(table.replace_schema_metadata({b"pandas": said}), tmp_path / "a.parquet")
+        assert [len(part) for part in load(f"tasks.train={tmp_path / 'a.parquet'}")] == [1, 1]
+    for said in (b"{", b'{"info": {"features": {"answer": {"_type": "Nothing"}}}}', b'{"info": 3}'):
+        parquet.write_table(table.replace_schema_metadata({b"huggingface": said}), tmp_path / "a.parquet")
+        with pytest.raises(TaskError, match=r"a\.parquet: what it says of its columns cannot be read: ") as caught:
+            load(f"tasks.train={tmp_path / 'a.parquet'}")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_saved_data_set_without_rows_says_so(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    datasets.Dataset.from_dict({"question": ["1?"], "answer": ["1"]}).select([]).save_to_disk(tmp_path / "a")
+    with pytest.raises(TaskError, match=r"^data set \S*a: it holds no rows, or lacks files$"):
+        load(f"tasks.train={tmp_path / 'a'}")
 
 
 def test_a_row_of_a_damaged_data_set_is_named(tmp_path):

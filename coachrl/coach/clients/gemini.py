@@ -56,6 +56,8 @@ class GeminiClient(Provider):
             raise CoachUnavailable(f"coach '{model}' needs {lacking(error)}: pip install 'coachrl[llm]'") from error
 
         super().__init__(model, api_base, settings)
+        if settings.thinking_budget is not None and settings.reasoning_effort is not None:
+            raise CoachUnavailable(f"coach '{model}' takes one of coach.thinking_budget and coach.reasoning_effort")
         # Of a word that it does not know it says on the terminal how the provider wrote it.
         warnings.filterwarnings("ignore", "(?s).* is not a valid ", UserWarning, r"google\.genai\.")
         self._errors = errors

@@ -125,6 +125,8 @@ def _tables(folder: Path, wanted: Wanted) -> tuple[pd.DataFrame, pd.DataFrame]:
     given = _read(folder / "test.csv") if (folder / "test.csv").exists() else None
     train = _with_target(train, target, folder / "train.csv")
     if given is not None and target in given:
+        if (wanted.test_share, wanted.seed) != (Wanted.test_share, Wanted.seed):
+            log.warning("%s has the target: it is the test table, and nothing is divided", folder / "test.csv")
         return train, _with_target(given, target, folder / "test.csv")
     order = generator(wanted.seed, "test rows").permutation(len(train))
     size = int(len(train) * wanted.test_share)

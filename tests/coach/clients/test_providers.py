@@ -55,10 +55,16 @@ def test_rules_mistyped_are_no_model_that_wants_a_key() -> None:
     [
         ("gpt-4o", {"library": "google-genai"}, "reaches Gemini models only"),
         ("gpt-4o", {"thinking_budget": 100}, "takes no coach.thinking_budget"),
+        (
+            "gemini-2.5-pro",
+            {"thinking_budget": 100, "reasoning_effort": "low"},
+            "takes one of coach.thinking_budget and",
+        ),
         ("mistral/mistral-tiny", {"reasoning_effort": "low"}, "takes no coach.reasoning_effort"),
     ],
 )
 def test_settings_that_a_model_does_not_take(model: str, settings: dict[str, Any], message: str) -> None:
+    pytest.importorskip("google.genai", reason="needs the llm extra")
     with pytest.raises(CoachUnavailable, match=message):
         client_factory(**settings).client(model)
 

@@ -299,3 +299,13 @@ def test_a_share_of_the_rows_is_held_out_by_the_seed_and_each_is_in_one_table(tm
     assert list(test["x"]) == list(_tables(tmp_path / "own", Wanted("y", test_share=share, seed=1))[1]["x"])
     with pytest.raises(TaskError, match=f"{rows} rows with a target are too few to hold some out"):
         _tables(tmp_path / "own", Wanted("y", test_share=0.99 / rows))
+
+
+def test_a_share_is_told_where_the_test_table_is_given_whole(tmp_path, caplog):
+    rows = [[n, n * 10, n * 1.5] for n in range(20)]
+    for name in ("train.csv", "test.csv"):
+        table(tmp_path / "houses" / name, ["Id", "area", "price"], rows)
+    for settings in ({}, {"test_share": 0.5}, {"seed": 3}):
+        assert len(_tables(tmp_path / "houses", Wanted("price", **settings))[1]) == 20
+    line = f"{tmp_path}/houses/test.csv has the target: it is the test table, and nothing is divided"
+    assert caplog.messages == [line, line]

@@ -38,7 +38,7 @@ class ChatTokenizer:
         template = self._tokenizer.chat_template
         if not template:
             raise PolicyError(f"model {model}: its tokenizer has no chat template; take an instruction-tuned model")
-        self._knows_thinking = "enable_thinking" in str(template)
+        self.knows_thinking = "enable_thinking" in str(template)
         # In the form that calls are read in; templates that teach another form are told of tools in words instead.
         self.knows_tools = "tools" in str(template) and "<tool_call>" in str(template)
         self._control = self._control_tokens()
@@ -97,7 +97,7 @@ class ChatTokenizer:
         return self._encode(after)
 
     def _render(self, messages: Sequence[Message], thinking: bool, tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        options: dict[str, Any] = {"enable_thinking": thinking} if self._knows_thinking else {}
+        options: dict[str, Any] = {"enable_thinking": thinking} if self.knows_thinking else {}
         if tools:
             options["tools"] = [self._defused(tool) for tool in tools]
         try:
