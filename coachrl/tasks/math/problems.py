@@ -24,12 +24,15 @@ from coachrl.config.tasks import ProblemFields
 from coachrl.errors import TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
 from coachrl.tasks.math.plain_numbers import (
+    for_the_judge,
+    goes_on_in_words,
     is_left_open,
     names_multiplier,
     plainly_written,
     read_number,
     read_share,
     same_number,
+    without_label,
     without_lead,
     without_modulus,
 )
@@ -49,10 +52,19 @@ _BARE_BOX = re.compile(r"\\boxed\s+([^\s$]+)")
 _SEVERAL_ACCEPTED = re.compile(r"\s*\([^()]*\baccepted\b[^()]*\)$")
 
 _PERCENT = re.compile("(?i)%|per ?cent")  # in a problem
-_VALUE = re.compile(r"\s*[-+−]?\s*(?:[\d.]|\\[dt]?frac|\\sqrt|\\pi)")  # what no name of an unknown begins with
+# What no name of an unknown begins with: "\frac{AB}{CD}" does.
+_VALUE = re.compile(r"\s*[-+−]?\s*(?:[\d.]|\\[dt]?frac(?!\s*\{\s*[A-Za-z\[])|\\sqrt|\\pi)")
+_SEVERAL = re.compile(r"[,;]|\\(?:lor|vee|pm|quad)(?![a-z])|\b(?:or|and)\b")  # between values
 _ORDERED = re.compile(r"\s*(?:\\left)?\s*[(\[]")
 _SET = re.compile(r"\s*(?:\\left)?\s*\\[{]")
+_UNKNOWN = re.compile(r"([A-Za-z]+(?:_\{?\w+\}?)?)\s*=")
 _RANKED = 3  # letters, at least
+_AROUND_CHOICE = re.compile(r"\\(?:text|math)[a-z]*|\\underline|\\(?=[ ,;:!])|[{}*~$]")
+_CHOICE = re.compile(
+    r"\s*(?:(?i:(?:the )?(?:correct )?(?:answer|option|choice)(?: is)?):?\s*)?"
+    r"(?:\(([A-J])\)|([A-J])(?=[.):]|\s*\Z))(.*)",
+    re.DOTALL,
+)
 _AROUND_LETTERS = re.compile(r"\\(?:text|math|boxed|left|right|to|cdot|quad)[a-z]*|\\[ ,;!]|->|[-\s~{}()\[\].,;$]")
 
 _judge = MathJudge()
@@ -291,7 +303,11 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
         return True
     if len(answer) > MAX_ANSWER_CHARS:  # no judge takes it, and to look for a modulus in 64 KiB of blanks takes an hour
         return False
+    if (right_choice := _choice(reference)) and (choice := _choice(answer)):
+        return choice == right_choice
     answer = without_lead(answer)
+    if not right_choice:
+        answer = without_label(answer)
     if "mod" not in reference:
         answer = without_modulus(answer)
     read = read_number if in_percent else read_share
@@ -300,15 +316,17 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
         return same_number(given, right)
     if right is not None and is_left_open(answer):
         return False
-    if names_multiplier(answer) and not names_multiplier(reference):
+    if any(changed(answer) and not changed(reference) for changed in (names_multiplier, goes_on_in_words)):
         return False
     if _ORDERED.match(reference) and _SET.match(answer):
         return False
     if _is_ranking(reference):
         return _AROUND_LETTERS.sub("", answer) == reference
+    if right is None:
+        reference, answer = for_the_judge(reference), for_the_judge(answer)
     # The whole answer first, which must be short: each side of a chain is a question more.
     return _judge.equal(reference, answer) is True and all(
-        _side_equal(reference, right, side, read(side)) for side in _claimed(reference, answer)
+        _side_equal(reference, right, side, read(side)) for side in _claimed(reference, right, answer)
     )
 
 
@@ -319,12 +337,24 @@ def _is_ranking(reference: str) -> bool:
     return len(letters) >= _RANKED and list(reference) != letters == list(ascii_uppercase[: len(letters)])
 
 
-def _claimed(reference: str, answer: str) -> list[str]:
+def _choice(text: str) -> str | None:
+    """The letter of a choice that a text is, or begins with ("(B)", "\\textbf{B.} 7"), and no other one."""
+    match = _CHOICE.fullmatch(_AROUND_CHOICE.sub("", text))
+    if match is None or is_left_open(match[3]) or re.search(r"\b(?:[A-J]|[IVX]+)\b", match[3]):
+        return None
+    return match[1] or match[2]
+
+
+def _claimed(reference: str, right: Fraction | None, answer: str) -> list[str]:
     """The sides of a chain of equations that are values: of several, math-verify reads one. One equation that answers
-    another is compared as a whole."""
+    another, and an equation for each of several values, are compared as a whole."""
     sides = answer.split("=")
     if len(sides) == 2 and "=" in reference:
         return []
+    if len(sides) > 2 and right is None and _SEVERAL.search(reference) and all(map(_SEVERAL.search, sides[1:-1])):
+        names = _UNKNOWN.findall(answer)
+        if names == sorted(names) or not _ORDERED.match(reference):
+            return []
     return [side for side in sides if len(sides) > 1 and _VALUE.match(side)]
 
 
