@@ -57,6 +57,8 @@ _VALUE = re.compile(r"\s*[-+−]?\s*(?:[\d.]|\\[dt]?frac(?!\s*\{\s*[A-Za-z\[])|\
 _SEVERAL = re.compile(r"[,;]|\\(?:lor|vee|pm|quad)(?![a-z])|\b(?:or|and)\b")  # between values
 _ORDERED = re.compile(r"\s*(?:\\left)?\s*[(\[]")
 _SET = re.compile(r"\s*(?:\\left)?\s*\\[{]")
+_NAMED = re.compile(r"((?:[^=()]|\([^()]*\))+)=([^=]+)")
+_BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
 _UNKNOWN = re.compile(r"([A-Za-z]+(?:_\{?\w+\}?)?)\s*=")
 _RANKED = 3  # letters, at least
 _AROUND_CHOICE = re.compile(r"\\(?:text|math)[a-z]*|\\underline|\\(?=[ ,;:!])|[{}*~$]")
@@ -310,6 +312,8 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
         answer = without_label(answer)
     if "mod" not in reference:
         answer = without_modulus(answer)
+    if "=" not in reference:
+        answer = _without_name(answer)
     read = read_number if in_percent else read_share
     right, given = read_number(reference), read(answer)
     if right is not None and given is not None:
@@ -343,6 +347,14 @@ def _choice(text: str) -> str | None:
     if match is None or is_left_open(match[3]) or re.search(r"\b(?:[A-J]|[IVX]+)\b", match[3]):
         return None
     return match[1] or match[2]
+
+
+def _without_name(answer: str) -> str:
+    """`P(A\\mid B)=7` as `7`, what the name of the value may be: math-verify would have to make sense of it."""
+    if (match := _NAMED.fullmatch(answer)) is None:
+        return answer
+    name, value = _BRACKETS.sub("", match[1]), match[2]
+    return answer if _VALUE.match(name) or _SEVERAL.search(name) or is_left_open(name) else value
 
 
 def _claimed(reference: str, right: Fraction | None, answer: str) -> list[str]:

@@ -22,6 +22,19 @@ RIGHT = [
         (r"\frac{3}{5}", rf"\boxed{{{name}=\frac{{3}}{{5}}}}")
         for name in (r"\frac{AB}{CD}", r"\frac{dy}{dx}", r"\frac{[ABC]}{S}")
     ),
+    *(
+        (right, rf"\boxed{{{name}={right}}}")
+        for right in (r"\frac{3}{5}", "12")
+        for name in (
+            r"P(A\mid B)",
+            r"\Pr\left(X \geq 2\right)",
+            r"\mathbb{P}(X=1)",
+            r"\max f",
+            r"y_{\max}",
+            r"\operatorname{Var}(X)",
+            r"\bar x",
+        )
+    ),
     *((r"\frac{3}{5}", rf"\boxed{{{said}}}") for said in (r"60\,\%", r"60\text{ percent}", "60%")),
     *((r"7.3\times 10^{9}", rf"\boxed{{{said}}}") for said in ("7.3e9", "7.3E+09", r"73 \cdot 10^8")),
     *(("2.5", rf"\boxed{{{said}}}") for said in ("2 1/2", r"2\,1/2", r"2~\frac{1}{2}", r"\text{2 1/2}", r"\approx2.5")),
@@ -83,6 +96,11 @@ WRONG = [
         for said in ("x=-8, x=3", r"x=-8\text{ or }x=2\text{ or }x=5", "x=-8=2, x=2", "x=2")
     ),
     *(("(3,4)", rf"\boxed{{{said}}}") for said in ("x=4, y=3", "y=3, x=4", "x=3=4, y=4", "x=3")),
+    *(
+        (right, rf"\boxed{{{said}{right}}}")
+        for right in ("7", r"\frac{1}{2}")
+        for said in ("x<y=", "8=", "x=8=", "2x=", "x=3, y=", r"x\neq", "P(X)=-")
+    ),
     *(("7", rf"\boxed{{{said}}}") for said in ("x=6, x=7", r"x=6\text{ or }x=7", r"\textbf{(C)}\ 8", "(7) 8")),
     *(("1,234", r"\boxed{x=6, x=1234}"), ("I", r"\boxed{I. and II.}"), ("I", r"\boxed{(I) or (II)}")),
     *(("4/3", r"\boxed{2 2/3}"), ("22/3", r"\boxed{2 2/3}"), (r"\frac{60}{7}", r"\boxed{60\text{ percent}}")),
