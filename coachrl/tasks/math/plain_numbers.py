@@ -83,7 +83,7 @@ _TIMES = re.compile(r"(?<=[\d)}])\s*[\u00b7\u2022\u2715\u2716\u2a2f]\s*(?=[\d\\(
 _SPACE = r"(?:\s|~|\\[ ,;!])"
 _ROOT = re.compile(r"\u221a(\d+)")
 _WHOLLY_TEXT = re.compile(r"\s*\\(?:(?:text|math)[a-z]*|underline)\{([^{}]*\d[^{}]*)\}\s*")
-_LAST_POINT = re.compile(r"(?<=[^\s.,])\s*\.\s*\Z")
+_LAST_POINT = re.compile(r"(?<=[^\s.,])(?<!\\right)\s*\.\s*\Z")
 _MIXED = re.compile(rf"(?<![\d.,/^}}])(\d+){_SPACE}+(\d+)\s*/\s*(\d+)(?![\d./])|(?<=\d)~+(?=\\[dt]?frac)")
 _GAP = rf"(?:{_SPACE}|\\q?quad(?![a-z]))*"
 _CONNECTED = re.compile(

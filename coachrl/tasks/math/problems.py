@@ -60,6 +60,8 @@ _SET = re.compile(r"\s*(?:\\left)?\s*\\[{]")
 _NAMED = re.compile(r"((?:[^=()]|\([^()]*\))+)=([^=]+)")
 _BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
 _UNKNOWN = re.compile(r"([A-Za-z]+(?:_\{?\w+\}?)?)\s*=")
+_BOUND = re.compile(r"[<>≤≥]|\\[lg](?:e|eq|eqslant|t)(?![a-z])")
+_INTERVAL = re.compile(r"[(\[\]]|\\(?:mathbb|emptyset|cup|infty)")
 _RANKED = 3  # letters, at least
 _AROUND_CHOICE = re.compile(r"\\(?:text|math)[a-z]*|\\underline|\\(?=[ ,;:!])|[{}*~$]")
 _CHOICE = re.compile(
@@ -324,6 +326,8 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
         return False
     if _ORDERED.match(reference) and _SET.match(answer):
         return False
+    if _BOUND.search(reference) and not (_BOUND.search(answer) or _INTERVAL.search(answer)):
+        return False  # math-verify takes the ends of an interval for the interval
     if _is_ranking(reference):
         return _AROUND_LETTERS.sub("", answer) == reference
     if right is None:

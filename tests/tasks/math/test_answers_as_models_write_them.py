@@ -73,6 +73,8 @@ RIGHT = [
         ("5+8i", rf"\boxed{{{said}}}")
         for said in (r"5+8\,i", r"5+8\mathrm{i}", r"8 \cdot i+5", "z=5+8i", r"8\text{i}+5")
     ),
+    *(("1<x<2", rf"\boxed{{{said}}}") for said in ("(1,2)", r"\left(1,2\right)", r"x\in(1,2)", "1 < x < 2")),
+    *((r"x \geq 2", rf"\boxed{{{said}}}") for said in (r"[2,\infty)", "x≥2", r"2\le x", r"x\geqslant 2")),
     *((r"[2,\infty)", r"\boxed{[2,∞)}"), (r"\emptyset", r"\boxed{\varnothing}"), (r"2\sqrt{5}", r"\boxed{2√5}")),
     *((r"(2,5]", r"\boxed{\left(2, 5\right].}"), (r"\text{Yes}", r"\boxed{Yes.}"), ("7 or 8", r"\boxed{8 or 7}")),
 ]
@@ -102,6 +104,7 @@ WRONG = [
         for said in ("x<y=", "8=", "x=8=", "2x=", "x=3, y=", r"x\neq", "P(X)=-")
     ),
     *(("7", rf"\boxed{{{said}}}") for said in ("x=6, x=7", r"x=6\text{ or }x=7", r"\textbf{(C)}\ 8", "(7) 8")),
+    *(("1<x<2", rf"\boxed{{{said}}}") for said in ("1,2", r"\{1,2\}", r"1\text{ and }2", "[1,2]", r"1<x\le 2")),
     *(("1,234", r"\boxed{x=6, x=1234}"), ("I", r"\boxed{I. and II.}"), ("I", r"\boxed{(I) or (II)}")),
     *(("4/3", r"\boxed{2 2/3}"), ("22/3", r"\boxed{2 2/3}"), (r"\frac{60}{7}", r"\boxed{60\text{ percent}}")),
     *(
