@@ -47,7 +47,8 @@ _PROBLEM_KEYS = ("prompt", "problem", "question")
 _ANSWER_KEYS = ("answer", "solution")
 _CATEGORY_KEYS = ("category", "source")
 _SHOWN_KEYS = 8  # of an entry, in an error
-_BRACE = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # an escaped brace is a set's, not the box's
+# An escaped brace is a set's, not the box's; a box that is escaped, as in JSON, is one all the same.
+_BRACE = re.compile(r"\\boxed\s*\{|\\(?!\\boxed\s*\{).|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s+([^\s$]+)")
 _SEVERAL_ACCEPTED = re.compile(r"\s*\([^()]*\baccepted\b[^()]*\)$")
 

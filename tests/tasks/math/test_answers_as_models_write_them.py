@@ -76,6 +76,10 @@ RIGHT = [
     *(("1<x<2", rf"\boxed{{{said}}}") for said in ("(1,2)", r"\left(1,2\right)", r"x\in(1,2)", "1 < x < 2")),
     *((r"x \geq 2", rf"\boxed{{{said}}}") for said in (r"[2,\infty)", "x≥2", r"2\le x", r"x\geqslant 2")),
     *((r"[2,\infty)", r"\boxed{[2,∞)}"), (r"\emptyset", r"\boxed{\varnothing}"), (r"2\sqrt{5}", r"\boxed{2√5}")),
+    *(
+        ("7", reply)
+        for reply in (r"So $$\\boxed{7}$$.", r"x = 3 \\ \boxed{7}", r"x = 3\\\boxed{7}", r"\boxed{8} \\boxed{7}")
+    ),
     *((r"(2,5]", r"\boxed{\left(2, 5\right].}"), (r"\text{Yes}", r"\boxed{Yes.}"), ("7 or 8", r"\boxed{8 or 7}")),
 ]
 WRONG = [
