@@ -95,7 +95,10 @@ _OTHER_VALUE = re.compile(
     r"[-+−]?(?:\d|\\[dt]?frac\s*\{?\d|\\sqrt|\\pi)"
 )
 # Behind a number. math-verify takes "2i" for an unknown, "2 i" for a complex number, and "2\mathrm{i}" for 2.
-_IMAGINARY = re.compile(rf"(?<=\d)(?:{_SPACE}|\\cdot)*(?:\\?i(?:math)?|\\(?:mathrm|text)\{{\s*i\s*\}})(?![A-Za-z{{])")
+_IMAGINARY = re.compile(
+    rf"(?<=\d)(?:{_SPACE}|\\cdot)*(?:\\?i(?:math)?|\\(?:mathrm|text)\{{\s*i\s*\}})(?![A-Za-z{{])"
+    r"|(?<![A-Za-z\\_{])i(?=\d)"  # "i2"
+)
 _POWER_OF_TEN = re.compile(r"(?<=\d)[eE]([-+]?\d{1,3})(?![\d.])")
 _REPEATING = re.compile(r"(?<![\d.,}])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))(?![\d\\])")
 # Beside letters and spaces, what is not ASCII and read for what it is: minus, times, over, root, units and relations.
@@ -134,7 +137,7 @@ def plainly_written(text: str) -> str:
     text = _WHOLLY_TEXT.sub(r"\1", text) if _WHOLLY_TEXT.fullmatch(text) else text
     text = _LAST_POINT.sub("", text.replace(r"\varnothing", r"\emptyset"))
     text = _CONNECTED.sub(lambda word: rf"\text{{ {word[1] or word[2] or 'or'} }}", _ROOT.sub(r"\\sqrt{\1}", text))
-    return _IMAGINARY.sub(" i", _MIXED.sub(_as_mixed, _REPEATING.sub(_as_fraction, text)))
+    return _IMAGINARY.sub(" i ", _MIXED.sub(_as_mixed, _REPEATING.sub(_as_fraction, text)))
 
 
 def for_the_judge(text: str) -> str:

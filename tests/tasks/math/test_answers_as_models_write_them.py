@@ -71,7 +71,7 @@ RIGHT = [
     ),
     *(
         ("5+8i", rf"\boxed{{{said}}}")
-        for said in (r"5+8\,i", r"5+8\mathrm{i}", r"8 \cdot i+5", "z=5+8i", r"8\text{i}+5")
+        for said in (r"5+8\,i", r"5+8\mathrm{i}", r"8 \cdot i+5", "z=5+8i", "5+i8", r"5+i\cdot8", r"8\text{i}+5")
     ),
     *(("1<x<2", rf"\boxed{{{said}}}") for said in ("(1,2)", r"\left(1,2\right)", r"x\in(1,2)", "1 < x < 2")),
     *((r"x \geq 2", rf"\boxed{{{said}}}") for said in (r"[2,\infty)", "x≥2", r"2\le x", r"x\geqslant 2")),
