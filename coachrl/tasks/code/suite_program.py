@@ -4,7 +4,8 @@ The process that starts here is the suite's: it holds the assertions and writes 
 the program. A second, fresh interpreter runs the program and knows nothing of the suite. Calls and results pass between
 them as lines of JSON, so what the suite compares is made of its own ints, strings, lists: no `__eq__` of the program,
 no builtin that it replaced and no frame that it walks can reach the comparison. An object that is no plain value stays
-where it was made; the other side gets a handle that can call it, and nothing else that the program could answer for.
+where it was made; the other side gets a handle that can call it, or ask an iterator for what comes next, and nothing
+else that the program could answer for.
 """
 
 from __future__ import annotations
@@ -13,20 +14,18 @@ import builtins
 import contextlib
 import datetime
 import importlib
-import itertools
 import json
 import os
 import random
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Collection, ItemsView, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Collection, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, BinaryIO
 
 _MOST_BYTES = 64 * 2**20  # of one line
-_MOST_ITEMS = 10_000  # that are taken from an iterator: it may have no end
 _PR_SET_DUMPABLE = 4
 _SERVE = "import sys\nsys.path[:] = [path for path in sys.path if path]\n"  # no module of the workspace is ours
 _CONTAINERS: dict[str, Callable[[Any], Any]] = {
@@ -34,7 +33,6 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
-    "iterator": iter,
     "deque": deque,
     "keys": lambda items: dict.fromkeys(items).keys(),
     "values": lambda items: dict(enumerate(items)).values(),
@@ -146,6 +144,10 @@ class Peer:
                 named = self.decode(message["named"])
                 value = self._kept[message["of"]](*arguments, **named)
                 return {"value": self.encode(value), "changed": self.encode((arguments, list(named.values())))}
+            if message["do"] == "next":
+                end = object()
+                item = next(self._kept[message["of"]], end)
+                return {"value": self.encode([] if item is end else [item])}
             if message["do"] == "attribute" and self._attributes:
                 return {"value": self.encode(getattr(self._kept[message["of"]], message["name"]))}
             if message["do"] == "name" and names is not None:
@@ -176,17 +178,22 @@ class Peer:
         if isinstance(value, Handle):
             return {"yours": value._number}
         if hasattr(type(value), "__next__"):
-            return {"iterator": [self.encode(item) for item in itertools.islice(value, _MOST_ITEMS)]}
+            return {"iterator": self._number_of(value)}
         if hasattr(type(value), "tolist"):  # numbers, arrays and tables' columns of numpy and pandas
             return self.encode(value.tolist())
-        return self._encode_object(value)
+        return {"mine": self._number_of(value)}
 
-    def _encode_object(self, value: Any) -> dict[str, int]:
+    def _number_of(self, value: Any) -> int:
         for number, kept in enumerate(self._kept):
             if kept is value:
-                return {"mine": number}
+                return number
         self._kept.append(value)
-        return {"mine": len(self._kept) - 1}
+        return len(self._kept) - 1
+
+    def _items(self, number: int) -> Iterator[Any]:
+        """Of an iterator of the other end, one by one: it may have no end, and fail on the way."""
+        while item := self.ask({"do": "next", "of": number}):
+            yield item[0]
 
     def decode(self, data: Any) -> Any:
         if not isinstance(data, dict):
@@ -198,6 +205,8 @@ class Peer:
             return {self.decode(key): self.decode(item) for key, item in held}
         if category in _PLAIN:
             return _PLAIN[category][2](held)
+        if category == "iterator":
+            return self._items(held)
         if category == "mine":
             return self._handles.setdefault(held, Handle(self, held))
         return self._kept[held]

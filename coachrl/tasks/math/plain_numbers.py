@@ -12,10 +12,11 @@ from coachrl.tasks.math.judge import MAX_ANSWER_CHARS
 
 TOLERANCE = Fraction(1, 10**6)
 
-_SEPARATOR = r"(?:\{,\}|,(?:\\!)?|\\[,\x20]|[~\x20\xa0\u2009\u202f])"  # between thousands
+_SEPARATOR = r"(?:\{,\}|,(?:\\!)?|\\[,:;\x20]|[~\x20\xa0\u2009\u202f])"  # between thousands
+_CURRENCY = r"(?:(?:US)?\\?\$|[€£¥₹]|\\text\{(?:\\?\$|[€£¥₹])\}|USD)"
 _NUMBER = re.compile(
     rf"""
-    (?:\\?\$|[€£¥])?\s*
+    {_CURRENCY}?\s*
     (?P<value>[-+−]?(?:\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{{1,3}})?)\.?
     (?:
         (?:\s|~|\\[ ,])*\\(?:text|mathrm)\{{\s*(?P<marked_words>[^{{}}\d]*)\}}
@@ -38,6 +39,9 @@ _MULTIPLIERS = {
 } | {"halves": Fraction(1, 2)}
 _MARKED_WORDS = re.compile(r"\\(?:text|mathrm|textbf|textit)\{([^{}]*)\}")
 _NO_UNITS = frozenset({"plus", "minus", "times", "over", "point", "squared", "cubed", "factorial"})
+_CHANGED_BY_WORDS = re.compile(  # "7\\text{ times}" may be how often
+    r"(?<=[\d)}])(?:\s|~|\\[ ,;!])*\\(?:text|math|mbox)[a-z]*\{[\s~]*(?:plus|minus|point|squared|cubed|factorial)\b"
+)
 _UNIT_WITH_PARTS = (
     r"(?:days?|weeks?|years?|h|hrs?|hours?|min|mins|minutes?|ft|feet|foot|yards?|lbs?|pounds?|km|m|kg|dollars?)"
 )
@@ -63,11 +67,39 @@ _PERCENT = re.compile(
 _MODULUS = re.compile(
     r"(?:\s|~|\\[ ,;!])*(?:\\text\{\s*)?(?:\\pmod|\((?:\\(?:text|mathrm)\{)?\\?b?mod)(?:[{}()\s~\d]|\\[ ,;!])*\.?\s*\Z"
 )
-_LEAD = re.compile(r"(?i)\A\s*(?:\\text\{\s*)?(?:the\s+)?(?:final\s+)?answer\s+is\b\s*:?\s*\}?(?:\s|~|\\[ ,;!])*")
+_LEAD = re.compile(
+    r"(?i)\A\s*(?:(?:\\text\{\s*)?(?:the\s+)?(?:final\s+)?answer(?:\s+is\b\s*:?|\s*:)\s*\}?"
+    r"|\\approx(?![a-z])|\\text\{\s*(?:about|approximately)\s*\})(?:\s|~|\\[ ,;!])*"
+)
+_LABEL = re.compile(r"\s*(?:\\(?:text|math)[a-z]*\{\s*)?\(([A-J])\)(?:\s|~|\\[ ,;:!]|\})*(?=[^\s)}])")
 # Signs in the place of those that math-verify reads: the wide forms of Chinese and Japanese, dashes, slashes and dots.
 _WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
-_SIGNS = _WIDE | str.maketrans("\u2010\u2011\u2012\u2013\ufe63\u207b\u2044\u2236\u2019\u3001\u3002", "------/:',.")
+_SIGNS: dict[int, int | str] = {
+    **_WIDE,
+    **str.maketrans("\u2010\u2011\u2012\u2013\ufe63\u207b\u2044\u2236\u2019\u3001\u3002", "------/:',."),
+    ord("\N{INFINITY}"): r"\infty ",
+}
 _TIMES = re.compile(r"(?<=[\d)}])\s*[\u00b7\u2022\u2715\u2716\u2a2f]\s*(?=[\d\\(])")
+_SPACE = r"(?:\s|~|\\[ ,;!])"
+_ROOT = re.compile(r"\u221a(\d+)")
+_WHOLLY_TEXT = re.compile(r"\s*\\(?:(?:text|math)[a-z]*|underline)\{([^{}]*\d[^{}]*)\}\s*")
+_LAST_POINT = re.compile(r"(?<=[^\s.,])(?<!\\right)\s*\.\s*\Z")
+_MIXED = re.compile(rf"(?<![\d.,/^}}])(\d+){_SPACE}+(\d+)\s*/\s*(\d+)(?![\d./])|(?<=\d)~+(?=\\[dt]?frac)")
+_GAP = rf"(?:{_SPACE}|\\q?quad(?![a-z]))*"
+_CONNECTED = re.compile(
+    rf"(?<=[\d)}}]){_GAP}(?:\\(?:text|mathrm|mbox)[a-z]*\{{[\s~]*(or|and)[\s~]*\}}|(?<=\s)(or|and)(?=\s)|\\(?:lor|vee)(?![a-z]))"
+    rf"{_GAP}(?=[-+\d\\(]|[A-Za-z]\w*\s*=)"
+)
+_OTHER_VALUE = re.compile(
+    rf"(?<=[\d)}}]){_GAP}\\(?:text|mathrm|mbox)[a-z]*\{{(?![\s~]*(?:or|and)[\s~]*\}})[^{{}}]*[A-Za-z]{{2}}[^{{}}]*\}}{_GAP}"
+    r"[-+−]?(?:\d|\\[dt]?frac\s*\{?\d|\\sqrt|\\pi)"
+)
+# Behind a number. math-verify takes "2i" for an unknown, "2 i" for a complex number, and "2\mathrm{i}" for 2.
+_IMAGINARY = re.compile(
+    rf"(?<=\d)(?:{_SPACE}|\\cdot)*(?:\\?i(?:math)?|\\(?:mathrm|text)\{{\s*i\s*\}})(?![A-Za-z{{])"
+    r"|(?<![A-Za-z\\_{])i(?=\d)"  # "i2"
+)
+_POWER_OF_TEN = re.compile(r"(?<=\d)[eE]([-+]?\d{1,3})(?![\d.])")
 _REPEATING = re.compile(r"(?<![\d.,}])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))(?![\d\\])")
 # Beside letters and spaces, what is not ASCII and read for what it is: minus, times, over, root, units and relations.
 _READ_SIGNS = frozenset(
@@ -97,10 +129,27 @@ def read_share(text: str) -> Fraction | None:
 
 
 def plainly_written(text: str) -> str:
-    """`text` with the signs that math-verify knows ("5\N{FULLWIDTH SOLIDUS}6" as "5/6", where it would read 5), and
-    repeating decimals as fractions."""
+    """`text` with the signs that math-verify knows ("5\N{FULLWIDTH SOLIDUS}6" as "5/6", where it would read 5);
+    repeating decimals as fractions; mixed numbers, roots, complex numbers and connected equations in LaTeX."""
     text = _TIMES.sub(r"\\cdot ", text.translate(_SIGNS).replace("{.}", ".").replace(r"{\,}", r"\,"))
-    return _REPEATING.sub(_as_fraction, text) if len(text) <= MAX_ANSWER_CHARS else text
+    if len(text) > MAX_ANSWER_CHARS:
+        return text
+    text = _WHOLLY_TEXT.sub(r"\1", text) if _WHOLLY_TEXT.fullmatch(text) else text
+    text = _LAST_POINT.sub("", text.replace(r"\varnothing", r"\emptyset"))
+    text = _CONNECTED.sub(lambda word: rf"\text{{ {word[1] or word[2] or 'or'} }}", _ROOT.sub(r"\\sqrt{\1}", text))
+    return _IMAGINARY.sub(" i ", _MIXED.sub(_as_mixed, _REPEATING.sub(_as_fraction, text)))
+
+
+def for_the_judge(text: str) -> str:
+    """`text` with the percent sign and the power of ten that math-verify reads."""
+    return _PERCENT.sub(r"\\%", _POWER_OF_TEN.sub(r"\\times 10^{\1}", text))
+
+
+def _as_mixed(number: re.Match[str]) -> str:
+    whole, part, of = number.groups()
+    if whole is None:
+        return ""
+    return rf"{whole}\frac{{{part}}}{{{of}}}" if int(part) < int(of) else number[0]
 
 
 def _as_fraction(decimal: re.Match[str]) -> str:
@@ -118,6 +167,11 @@ def without_modulus(answer: str) -> str:
 def without_lead(answer: str) -> str:
     """`The answer is 7` as `7`."""
     return _LEAD.sub("", answer)
+
+
+def without_label(answer: str) -> str:
+    """`\\textbf{(C)}\\ 7` as `7`."""
+    return _LABEL.sub("", answer, count=1) if _LABEL.match(answer) else answer
 
 
 def is_left_open(answer: str) -> bool:
@@ -138,10 +192,15 @@ def _holds_unread(answer: str) -> bool:
 
 
 def names_multiplier(text: str) -> bool:
-    """Whether a word in the LaTeX multiplies what stands before it ("\\frac12\\text{ million}"): math-verify reads past
-    it."""
+    """Whether a word in the LaTeX multiplies or changes what stands before it ("\\frac12\\text{ million}",
+    "7\\text{ squared}"): math-verify reads past it."""
     marked = " ".join(_MARKED_WORDS.findall(text)).lower().split()
-    return not _MULTIPLIERS.keys().isdisjoint(marked)
+    return not _MULTIPLIERS.keys().isdisjoint(marked) or _CHANGED_BY_WORDS.search(text) is not None
+
+
+def goes_on_in_words(text: str) -> bool:
+    """Whether words stand between values ("\\frac12\\text{ or rather }\\frac13"): math-verify reads the first."""
+    return _OTHER_VALUE.search(text) is not None
 
 
 def same_number(given: Fraction, right: Fraction) -> bool:

@@ -24,12 +24,15 @@ from coachrl.config.tasks import ProblemFields
 from coachrl.errors import TaskError
 from coachrl.tasks.math.judge import MAX_ANSWER_CHARS, MathJudge
 from coachrl.tasks.math.plain_numbers import (
+    for_the_judge,
+    goes_on_in_words,
     is_left_open,
     names_multiplier,
     plainly_written,
     read_number,
     read_share,
     same_number,
+    without_label,
     without_lead,
     without_modulus,
 )
@@ -44,15 +47,29 @@ _PROBLEM_KEYS = ("prompt", "problem", "question")
 _ANSWER_KEYS = ("answer", "solution")
 _CATEGORY_KEYS = ("category", "source")
 _SHOWN_KEYS = 8  # of an entry, in an error
-_BRACE = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # an escaped brace is a set's, not the box's
+# An escaped brace is a set's, not the box's; a box that is escaped, as in JSON, is one all the same.
+_BRACE = re.compile(r"\\boxed\s*\{|\\(?!\\boxed\s*\{).|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s+([^\s$]+)")
 _SEVERAL_ACCEPTED = re.compile(r"\s*\([^()]*\baccepted\b[^()]*\)$")
 
 _PERCENT = re.compile("(?i)%|per ?cent")  # in a problem
-_VALUE = re.compile(r"\s*[-+−]?\s*(?:[\d.]|\\[dt]?frac|\\sqrt|\\pi)")  # what no name of an unknown begins with
+# What no name of an unknown begins with: "\frac{AB}{CD}" does.
+_VALUE = re.compile(r"\s*[-+−]?\s*(?:[\d.]|\\[dt]?frac(?!\s*\{\s*[A-Za-z\[])|\\sqrt|\\pi)")
+_SEVERAL = re.compile(r"[,;]|\\(?:lor|vee|pm|quad)(?![a-z])|\b(?:or|and)\b")  # between values
 _ORDERED = re.compile(r"\s*(?:\\left)?\s*[(\[]")
 _SET = re.compile(r"\s*(?:\\left)?\s*\\[{]")
+_NAMED = re.compile(r"((?:[^=()]|\([^()]*\))+)=([^=]+)")
+_BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
+_UNKNOWN = re.compile(r"([A-Za-z]+(?:_\{?\w+\}?)?)\s*=")
+_BOUND = re.compile(r"[<>≤≥]|\\[lg](?:e|eq|eqslant|t)(?![a-z])")
+_INTERVAL = re.compile(r"[(\[\]]|\\(?:mathbb|emptyset|cup|infty)")
 _RANKED = 3  # letters, at least
+_AROUND_CHOICE = re.compile(r"\\(?:text|math)[a-z]*|\\underline|\\(?=[ ,;:!])|[{}*~$]")
+_CHOICE = re.compile(
+    r"\s*(?:(?i:(?:the )?(?:correct )?(?:answer|option|choice)(?: is)?):?\s*)?"
+    r"(?:\(([A-J])\)|([A-J])(?=[.):]|\s*\Z))(.*)",
+    re.DOTALL,
+)
 _AROUND_LETTERS = re.compile(r"\\(?:text|math|boxed|left|right|to|cdot|quad)[a-z]*|\\[ ,;!]|->|[-\s~{}()\[\].,;$]")
 
 _judge = MathJudge()
@@ -311,24 +328,34 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
         return True
     if len(answer) > MAX_ANSWER_CHARS:  # no judge takes it, and to look for a modulus in 64 KiB of blanks takes an hour
         return False
+    if (right_choice := _choice(reference)) and (choice := _choice(answer)):
+        return choice == right_choice
     answer = without_lead(answer)
+    if not right_choice:
+        answer = without_label(answer)
     if "mod" not in reference:
         answer = without_modulus(answer)
+    if "=" not in reference:
+        answer = _without_name(answer)
     read = read_number if in_percent else read_share
     right, given = read_number(reference), read(answer)
     if right is not None and given is not None:
         return same_number(given, right)
     if right is not None and is_left_open(answer):
         return False
-    if names_multiplier(answer) and not names_multiplier(reference):
+    if any(changed(answer) and not changed(reference) for changed in (names_multiplier, goes_on_in_words)):
         return False
     if _ORDERED.match(reference) and _SET.match(answer):
         return False
+    if _BOUND.search(reference) and not (_BOUND.search(answer) or _INTERVAL.search(answer)):
+        return False  # math-verify takes the ends of an interval for the interval
     if _is_ranking(reference):
         return _AROUND_LETTERS.sub("", answer) == reference
+    if right is None:
+        reference, answer = for_the_judge(reference), for_the_judge(answer)
     # The whole answer first, which must be short: each side of a chain is a question more.
     return _judge.equal(reference, answer) is True and all(
-        _side_equal(reference, right, side, read(side)) for side in _claimed(reference, answer)
+        _side_equal(reference, right, side, read(side)) for side in _claimed(reference, right, answer)
     )
 
 
@@ -339,12 +366,32 @@ def _is_ranking(reference: str) -> bool:
     return len(letters) >= _RANKED and list(reference) != letters == list(ascii_uppercase[: len(letters)])
 
 
-def _claimed(reference: str, answer: str) -> list[str]:
+def _choice(text: str) -> str | None:
+    """The letter of a choice that a text is, or begins with ("(B)", "\\textbf{B.} 7"), and no other one."""
+    match = _CHOICE.fullmatch(_AROUND_CHOICE.sub("", text))
+    if match is None or is_left_open(match[3]) or re.search(r"\b(?:[A-J]|[IVX]+)\b", match[3]):
+        return None
+    return match[1] or match[2]
+
+
+def _without_name(answer: str) -> str:
+    """`P(A\\mid B)=7` as `7`, what the name of the value may be: math-verify would have to make sense of it."""
+    if (match := _NAMED.fullmatch(answer)) is None:
+        return answer
+    name, value = _BRACKETS.sub("", match[1]), match[2]
+    return answer if _VALUE.match(name) or _SEVERAL.search(name) or is_left_open(name) else value
+
+
+def _claimed(reference: str, right: Fraction | None, answer: str) -> list[str]:
     """The sides of a chain of equations that are values: of several, math-verify reads one. One equation that answers
-    another is compared as a whole."""
+    another, and an equation for each of several values, are compared as a whole."""
     sides = answer.split("=")
     if len(sides) == 2 and "=" in reference:
         return []
+    if len(sides) > 2 and right is None and _SEVERAL.search(reference) and all(map(_SEVERAL.search, sides[1:-1])):
+        names = _UNKNOWN.findall(answer)
+        if names == sorted(names) or not _ORDERED.match(reference):
+            return []
     return [side for side in sides if len(sides) > 1 and _VALUE.match(side)]
 
 

@@ -1,7 +1,8 @@
 """Grades the submission of a tabular task: joined with the answers on the id column, never by row position.
 
 How values are compared
-- Ids: as text without surrounding blanks. Where all ids of a task are whole numbers, "7", "007" and "7.0" are one id.
+- Ids: as text without surrounding blanks. Where all ids of a task are whole numbers, "7", "007", "7.0" and "7.00e+00"
+  (as numpy's `savetxt` writes it) are one id.
 - Labels: likewise; where the labels are True and False, 1 and 0 are taken for them, and the other way round.
 - Columns of the submission beyond the id and the targets are ignored, and so is the order of rows and columns.
 - Two-class tasks whose metric ranks (ROC-AUC, Gini, log loss) take labels or scores of the positive class, which is the
@@ -16,6 +17,7 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -44,6 +46,7 @@ MAX_COLUMNS = 1000
 _BYTES_PER_ROW, _BYTES_BASE = 256, 1024 * 1024
 _LARGER = 4  # larger than other files may be is a table of which some columns are held
 _WHOLE = re.compile(r"([+-]?[0-9]{1,40})(?:\.0*)?")
+_EXPONENTIAL = re.compile(r"[+-]?[0-9](?:\.[0-9]{0,40})?[eE][+-]?[0-9]{1,2}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MISSING = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
 _UNITS = {"accuracy": "accuracy", "f1": "F1", "roc_auc": "ROC-AUC", "rmse": "RMSE", "mae": "MAE", "rmsle": "RMSLE"}
@@ -330,8 +333,10 @@ def _comparable_ids(ids: pd.Series, test_ids: pd.Series) -> pd.Series:
 
 def _plain(text: str) -> str:
     """A whole number without sign, zeros and point that say nothing; any other text as it is."""
-    match = _WHOLE.fullmatch(text)
-    return str(int(match.group(1))) if match else text
+    if match := _WHOLE.fullmatch(text):
+        return str(int(match.group(1)))
+    value = Fraction(text) if _EXPONENTIAL.fullmatch(text) else None
+    return str(value.numerator) if value is not None and value.denominator == 1 else text
 
 
 def _numbers(column: pd.Series) -> NDArray[np.float64]:

@@ -390,6 +390,13 @@ except KeyError as error:
         "def f(n):\n    while True:\n        yield n\n        n += 1",
         "g = f(3)\nassert next(g) + next(g) == 7",
     ),
+    "generators that take long or fail where nobody asks": (
+        "def f(n):\n    yield n\n    if n:\n        raise ValueError\n    while True: pass\n"
+        "def g(items): return map(str, items)",
+        "import inspect\nassert inspect.isgenerator(f(0)) and next(f(0)) == 0 and next(f(3)) == 3\n"
+        "try:\n    list(f(3))\nexcept ValueError:\n    failed = True\nassert failed\n"
+        "given = iter([1, 2])\nassert list(g(given)) == ['1', '2'] and list(given) == [] == list(g(g([])))",
+    ),
     "functions of functions": (
         "def f(g): return lambda x: g(g(x))",
         "assert f(lambda x: x + 1)(5) == 7\nassert f(abs)(-2) == 2\n"

@@ -166,6 +166,14 @@ def test_whole_number_ids_compare_as_numbers(prices, ids):
     assert grade_submission(csv_of({"id": ids, "price": [0, 10, 20, 30]}), prices).metrics["rmse"] == 0
 
 
+def test_whole_numbers_are_read_as_numpy_saves_them(tmp_path):
+    truth = truth_of(tmp_path, {"id": [1, 20, 300], "y": [0, 1, 2]}, "accuracy", "classification")
+    np.savetxt(tmp_path / "saved.csv", [[1, 0], [20, 1], [300, 2]], delimiter=",", header="id,y", comments="")
+    assert grade_submission((tmp_path / "saved.csv").read_bytes(), truth).metrics["accuracy"] == 1
+    assert not grade_submission(b"id,y\n1,0\n20,1\n300,1.5e0\n", truth).success
+    assert not grade_submission(b"id,y\n1,0\n20,1\n3.001e2,2\n", truth).success
+
+
 def test_ids_that_differ_only_in_zeros_stay_apart(tmp_path):
     path = tmp_path / "test_answer.csv"
     path.write_text("id,y\n007,1\n7,5\n")
