@@ -22,6 +22,7 @@ from coachrl.coach.clients.secrets import keyless, without_secrets
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.parsing import is_number
+from coachrl.resources import ask_this_machine_directly
 from coachrl.text import brief
 from coachrl.types import ONE_ATTEMPT, Usage
 
@@ -195,6 +196,7 @@ class Provider(ABC):
         """Raises CoachUnavailable for a missing key or package, and for settings that the model does not take."""
         import httpcore  # noqa: F401  for `_reached_nobody`: out of open files it would be too late to load it
 
+        ask_this_machine_directly()
         self.model = model
         self.api_base = api_base
         self.settings = settings
