@@ -42,7 +42,7 @@ _ENDINGS = {
 BROKEN_ENDINGS = frozenset({"abort", "error", "network_error", "malformed_response", "other"})
 """Words of providers (vLLM, SGLang, OpenRouter, Gemini) for a reply that something broke off: "PROCESS_SCORE: 1" may
 have been going to be a 10. "other" is Gemini's for a reason that it does not know."""
-_NO_MONEY = re.compile(r"insufficient_quota|billing_hard_limit|credit balance is too low")
+_NO_MONEY = re.compile(r"insufficient_quota|billing_hard_limit|billing_not_active|credit balance is too low")
 
 
 class TransientCoachError(CoachError):
@@ -285,12 +285,19 @@ class Provider(ABC):
         if status in (401, 403):
             return CoachUnavailable(f"{said} ({about_the_key})")
         if status == 404:
-            return CoachUnavailable(f"{said} (the provider knows no such model or address)")
+            return CoachUnavailable(f"{said} (the provider knows no such model or address{self._where()})")
         if status is not None and 300 <= status < 400:
             return CoachUnavailable(f"{said} (it leads on to another address, which is not asked: name that one)")
         if passing or (status is not None and (status in _RETRY_STATUS or status >= 500)):
             return TransientCoachError(said, retry_after_s, throttled=status is not None and is_throttle(status, said))
         return CoachError(said)
+
+    def _where(self) -> str:
+        """Where a server of one's own was asked, if that looks like a mistake."""
+        base = (self.api_base or "").rstrip("/")
+        if not base or base.endswith("/v1") or not self.model.startswith(("openai/", "hosted_vllm/")):
+            return ""
+        return f": it was asked under {without_secrets(base)}, and most such addresses end in /v1"
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
