@@ -22,7 +22,7 @@ from coachrl.coach.clients.secrets import keyless, without_secrets
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.parsing import is_number
-from coachrl.resources import ask_this_machine_directly
+from coachrl.resources import allow_open_files, ask_this_machine_directly
 from coachrl.text import brief
 from coachrl.types import ONE_ATTEMPT, Usage
 
@@ -197,6 +197,7 @@ class Provider(ABC):
         import httpcore  # noqa: F401  for `_reached_nobody`: out of open files it would be too late to load it
 
         ask_this_machine_directly()
+        allow_open_files()  # a call in flight holds one
         self.model = model
         self.api_base = api_base
         self.settings = settings

@@ -1,5 +1,6 @@
 """What goes to a provider and what its answers mean, piece by piece: without any socket."""
 
+import resource
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,6 +111,17 @@ def test_a_refusal_is_for_good_for_this_request_or_for_now(
     assert type(error) is kind and words in str(error)
     if isinstance(error, TransientCoachError):
         assert (error.retry_after_s, error.answered, error.throttled) == (2.5, True, status == 429)
+
+
+def test_a_thousand_calls_may_hold_a_file_each_where_the_usual_limit_is_lower() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few, most = 256, before[1] if before[1] != resource.RLIM_INFINITY else 16384
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
+        Silent("m", None, CoachConfig())
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(16384, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.mark.parametrize(
