@@ -324,14 +324,16 @@ def _reached_nobody(error: BaseException | None) -> bool:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: a string, None, or OpenAI's list of parts. Raises ValueError for all else."""
+    """The text of a message's content: a string, None, or OpenAI's list of parts, without thoughts (Mistral has them as
+    a part). Raises ValueError for all else."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise ValueError(f"the content of its message is no text but {type(content).__name__}")
-    parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    said = [part for part in content if not (isinstance(part, dict) and part.get("type") == "thinking")]
+    parts = [part.get("text") if isinstance(part, dict) else part for part in said]
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) < len(parts):
         raise ValueError("a part of its message holds no text")

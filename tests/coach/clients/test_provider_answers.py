@@ -28,7 +28,13 @@ from coachrl.errors import CoachError
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [(None, ""), ("a", "a"), ([], ""), (["a", {"type": "text", "text": "b"}], "ab")],
+    [
+        (None, ""),
+        ("a", "a"),
+        ([], ""),
+        (["a", {"type": "text", "text": "b"}], "ab"),
+        ([{"type": "thinking", "thinking": [{"type": "text", "text": "7?"}]}, {"type": "text", "text": "8"}], "8"),
+    ],
 )
 def test_text_comes_whole_or_in_parts(content: Any, text: str) -> None:
     assert text_of(content) == text
