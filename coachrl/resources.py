@@ -43,10 +43,10 @@ def allow_open_files() -> None:
 def past_proxies(environment: Mapping[str, str], *hosts: str) -> dict[str, str]:
     """The variables by which HTTP clients ask these hosts themselves, and not the proxy that the environment names,
     with what they hold in it already."""
-    known = environment.get("NO_PROXY", environment.get("no_proxy", ""))
-    names = [name for name in map(str.strip, known.split(",")) if name]
-    if names != ["*"]:  # all hosts, where it stands alone
-        names += [host for host in hosts if host and host not in names]
+    known = ",".join(environment.get(name, "") for name in ("NO_PROXY", "no_proxy"))  # each is read by some clients
+    names = dict.fromkeys(filter(None, (*map(str.strip, known.split(",")), *hosts)))
+    if "*" in names:  # all hosts, where it stands alone
+        names = {"*": None}
     return dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join(names))
 
 

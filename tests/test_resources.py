@@ -65,6 +65,7 @@ def test_an_engine_hangs_while_a_thread_of_its_name_lives():
     [
         ({}, ("127.0.0.1", ""), "127.0.0.1"),
         ({"no_proxy": "a.host, 127.0.0.1,"}, ("127.0.0.1", "::1"), "a.host,127.0.0.1,::1"),
+        ({"NO_PROXY": "a.host", "no_proxy": "b.host,a.host"}, ("::1",), "a.host,b.host,::1"),
         ({"NO_PROXY": "*"}, ("127.0.0.1",), "*"),  # beside another name it would be none
     ],
 )
