@@ -1,5 +1,5 @@
 """Finds what coachrl ships (prompts, configs), in a checkout and in an installed wheel alike, what it keeps, how
-many files a process may open, and who runs on the machine and in this process."""
+many files a process may open, who runs on the machine and in this process, and that it is asked without a proxy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from coachrl.errors import ConfigError
 
 _PACKAGE = Path(__file__).resolve().parent
 _OPEN_FILES = 1 << 14
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 ENGINE_THREAD = "coachrl engine"
 """The name of a thread that an engine lives in. It ends when the engine is closed, unless it hangs."""
@@ -38,6 +39,25 @@ def allow_open_files() -> None:
     wanted = _OPEN_FILES if most == limits.RLIM_INFINITY else min(_OPEN_FILES, most)
     if few != limits.RLIM_INFINITY and few < wanted:
         limits.setrlimit(limits.RLIMIT_NOFILE, (wanted, most))
+
+
+def past_proxies(environment: Mapping[str, str], *hosts: str) -> dict[str, str]:
+    """The variables by which HTTP clients ask these hosts themselves, and not the proxy that the environment names,
+    with what they hold in it already."""
+    known = ",".join(environment.get(name, "") for name in ("NO_PROXY", "no_proxy"))  # each is read by some clients
+    names = dict.fromkeys(filter(None, (*map(str.strip, known.split(",")), *hosts)))
+    if "*" in names:  # all hosts, where it stands alone
+        names = {"*": None}
+    return dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join(names))
+
+
+def ask_this_machine_directly(host: str = "") -> None:
+    """Have HTTP clients of this process, those of libraries too, ask servers on this machine without a proxy, to whom
+    its loopback address is another machine. host: a further name of this one."""
+    import urllib.request
+
+    if urllib.request.getproxies_environment():
+        os.environ.update(past_proxies(os.environ, *_THIS_MACHINE, host))
 
 
 def free_bytes(place: Path) -> int:

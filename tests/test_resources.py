@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from coachrl.resources import ENGINE_THREAD, cache_folder, engine_hangs, process_runs, resource
+from coachrl.resources import (
+    ENGINE_THREAD,
+    ask_this_machine_directly,
+    cache_folder,
+    engine_hangs,
+    past_proxies,
+    process_runs,
+    resource,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,3 +58,24 @@ def test_an_engine_hangs_while_a_thread_of_its_name_lives():
     end.set()
     engine.join()
     assert not engine_hangs()
+
+
+@pytest.mark.parametrize(
+    ("known", "hosts", "told"),
+    [
+        ({}, ("127.0.0.1", ""), "127.0.0.1"),
+        ({"no_proxy": "a.host, 127.0.0.1,"}, ("127.0.0.1", "::1"), "a.host,127.0.0.1,::1"),
+        ({"NO_PROXY": "a.host", "no_proxy": "b.host,a.host"}, ("::1",), "a.host,b.host,::1"),
+        ({"NO_PROXY": "*"}, ("127.0.0.1",), "*"),  # beside another name it would be none
+    ],
+)
+def test_hosts_are_added_to_those_that_no_proxy_is_asked_for(known, hosts, told):
+    assert past_proxies(known, *hosts) == {"NO_PROXY": told, "no_proxy": told}
+
+
+def test_where_there_is_no_proxy_the_environment_stays_as_it_is(monkeypatch):
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    before = dict(os.environ)
+    ask_this_machine_directly("10.0.0.7")
+    assert dict(os.environ) == before

@@ -242,9 +242,11 @@ class OpenRLHFConfig(Section):
     @field_validator("ray_address")
     @classmethod
     def _names_a_port(cls, given: str | None) -> str | None:
-        """Ray would try one that does not for minutes. An empty one is none."""
+        """Ray would try one that does not for minutes, and one of its dashboard or of Ray Client (http://, ray://) is
+        none of the cluster itself. An empty one is none."""
         host, _, port = (given or "").rpartition(":")
-        if given in (None, "", "auto", "local") or (host and port.isdecimal() and 0 < int(port) < 65536):
+        is_place = host and "/" not in host and port.isdecimal() and 0 < int(port) < 65536
+        if given in (None, "", "auto", "local") or is_place:
             return given or None
         raise ValueError("it is the host and the port of a Ray cluster, as 10.0.0.1:6379, or auto, or local")
 

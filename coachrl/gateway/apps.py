@@ -20,6 +20,7 @@ from coachrl.config.choices import import_by_path, import_function, is_own_doing
 from coachrl.errors import AppFailed, ConfigError
 from coachrl.parsing import parse_json
 from coachrl.pipelines.team.threads import in_a_thread
+from coachrl.resources import past_proxies
 from coachrl.storage.temporary import LockedFolder, drop_left
 from coachrl.text import KEY_CHARS, holds_password, names_secret, one_line, redacted, said, secrets_of
 from coachrl.types import Task
@@ -266,8 +267,6 @@ def app_environment(endpoint: Endpoint, environment: Mapping[str, str], passed: 
         for name, value in environment.items()
         if name in passed or not (names_secret(name) or holds_password(value))
     }
-    host = urlsplit(endpoint.base_url).hostname or ""
-    direct = ",".join(part for part in (kept.get("NO_PROXY", kept.get("no_proxy", "")), host) if part)
     return {
         **kept,
         "OPENAI_BASE_URL": endpoint.base_url,
@@ -275,8 +274,7 @@ def app_environment(endpoint: Endpoint, environment: Mapping[str, str], passed: 
         "OPENAI_API_KEY": endpoint.api_key,
         "ANTHROPIC_BASE_URL": endpoint.anthropic_base_url,
         "ANTHROPIC_API_KEY": endpoint.api_key,
-        "NO_PROXY": direct,
-        "no_proxy": direct,
+        **past_proxies(kept, urlsplit(endpoint.base_url).hostname or ""),
     }
 
 

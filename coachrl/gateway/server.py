@@ -40,7 +40,7 @@ from coachrl.gateway.wire import chat, messages, model_list, responses
 from coachrl.gateway.wire.base import MOST_VALUES, Exchange, Wire, openai_error
 from coachrl.gateway.wire.base import event as sse
 from coachrl.parsing import check_few_values, parse_json
-from coachrl.resources import allow_open_files
+from coachrl.resources import allow_open_files, ask_this_machine_directly
 from coachrl.text import one_line
 
 log = logging.getLogger(__name__)
@@ -128,6 +128,7 @@ class Server:
 
     async def __aenter__(self) -> Self:
         allow_open_files()
+        ask_this_machine_directly(self._listener.getsockname()[0])
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         config = uvicorn.Config(
             self._application(),

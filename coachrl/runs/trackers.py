@@ -24,6 +24,7 @@ from coachrl.config import RunConfig
 from coachrl.config.choices import check_plain, check_takes, import_by_path, is_own_doing, raised_in
 from coachrl.errors import ConfigError, Preempted, lacking
 from coachrl.parsing import read_json
+from coachrl.resources import ask_this_machine_directly
 from coachrl.runs.folder import Run
 from coachrl.runs.tracker_thread import Ending, InThread
 from coachrl.storage.atomic import write_aside
@@ -246,6 +247,7 @@ def open_trackers(names: Sequence[str], run: Run, config: RunConfig, first_step:
 
 def _start(name: str, run: Run, config: RunConfig, first_step: int) -> Tracker:
     make = TRACKERS[name] if name in TRACKERS else _own(name)
+    ask_this_machine_directly()
     try:
         if name in _WITH_SERVERS:
             return InThread(name, partial(make, run, config, first_step))

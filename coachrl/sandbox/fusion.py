@@ -22,6 +22,7 @@ import tenacity
 
 from coachrl.config import SandboxConfig
 from coachrl.errors import ConfigError, SandboxError, SandboxUnavailable
+from coachrl.resources import ask_this_machine_directly
 from coachrl.sandbox.base import Sandbox, Workspace, limits_of, read_host_files
 from coachrl.sandbox.bubblewrap import INSIDE, environment
 from coachrl.sandbox.fusion_reports import REPORT, Contents, most_answer_bytes, read_report
@@ -61,6 +62,7 @@ class FusionSandbox(Sandbox):
         if settings.url is None or not _is_address(settings.url):
             given = brief(settings.url)
             raise ConfigError(f"sandbox 'fusion' needs sandbox.url, e.g. http://127.0.0.1:8080 (got {given})")
+        ask_this_machine_directly()
         self._url, self.limits = settings.url.rstrip("/"), limits_of(settings)
         self.name = without_passwords(self._url)  # as errors call the server
         self._free = asyncio.Semaphore(settings.concurrency or _REQUESTS)

@@ -118,6 +118,7 @@ THREE = "coach.ensemble=[{name: rules}, {name: openai/x}, {name: openai/y}]"
         (["vllm.engine_args={model: other}"], "policies.NAME.model names it", ["policies.solver.model=other"]),
         (["openrlhf.ray_address=10.0.0.1"], "as 10.0.0.1:6379, or auto", ["openrlhf.ray_address=10.0.0.1:6379"]),
         (["openrlhf.ray_address=head:99999"], "as 10.0.0.1:6379, or auto", ["openrlhf.ray_address=''"]),
+        (["openrlhf.ray_address=http://head:8265"], "as 10.0.0.1:6379, or auto", ["openrlhf.ray_address='[::1]:6379'"]),
         (["openrlhf.lora_rank=4"], "adapters are set by torch.lora_rank", ["torch.lora_rank=4"]),
         (["openrlhf.sleep_level=2", "openrlhf.sleep=false"], "for engines that sleep", ["openrlhf.sleep_level=2"]),
         (["openrlhf.sleep_level=2", "openrlhf.colocate=false"], "for engines that sleep", ["openrlhf.colocate=false"]),

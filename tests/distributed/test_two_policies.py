@@ -306,6 +306,9 @@ def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
     for address in ("127.0.0.1:9", "..a..:6379"):  # a host that no name can be, too: the environment may hold it
         with pytest.raises(BackendError, match=rf"no Ray cluster answers at {address}.*set openrlhf.ray_address=local"):
             _knock(address)
+    for address in ("http://127.0.0.1:8265", "ray://head:10001"):  # which RAY_ADDRESS holds for other commands of Ray's
+        with pytest.raises(BackendError, match=f"^RAY_ADDRESS={address} is of Ray's dashboard or of Ray Client: name"):
+            _knock(address)
     assert OpenRLHFConfig().ray_address is None
 
 

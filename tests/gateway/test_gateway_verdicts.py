@@ -173,7 +173,7 @@ def test_an_app_gets_our_environment_without_secrets_and_its_own_team():
     }
     assert (
         app_environment(Endpoint("http://h/v1", "t"), {"NO_PROXY": "a", "no_proxy": "b"}, frozenset())["no_proxy"]
-        == "a,h"
+        == "a,b,h"
     )
 
 

@@ -411,6 +411,14 @@ async def test_two_servers_stand_beside_each_other_and_their_port_can_be_had_aga
         assert httpx.URL(again.url).port == port
 
 
+async def test_a_client_that_goes_by_the_environments_proxy_finds_a_server_of_this_machine(monkeypatch):
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    async with Server(ScriptedAnswerer(), listen("127.0.0.2")) as server, web(server) as client:
+        assert (await client.post(CHAT, json=BODY[CHAT])).status_code == 200
+
+
 def test_an_address_is_this_machines_or_an_error_of_one_line():
     for host, local in (("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)):
         with listen(host) as bound:

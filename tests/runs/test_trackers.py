@@ -7,6 +7,7 @@ import logging
 import re
 import struct
 import time
+import urllib.request
 from pathlib import Path
 from typing import ClassVar
 
@@ -287,6 +288,14 @@ class Kept:
 
     def close(self):
         self.lines.append("closed")
+
+
+def test_a_trackers_server_on_this_machine_is_asked_without_a_proxy(run, monkeypatch):
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    follow(run, f"{__name__}:Kept")
+    assert urllib.request.proxy_bypass("localhost") and not urllib.request.proxy_bypass("mlflow.example")
 
 
 def no_tracker(run, config, first_step):

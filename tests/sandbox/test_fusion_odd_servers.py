@@ -58,6 +58,19 @@ def http(body, *headers, status="200 OK", length=None):
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
+async def test_a_server_on_this_machine_is_asked_without_a_proxy(monkeypatch):
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+
+    async def respond(writer, _):
+        writer.write(http(b"no such path", status="404 Not Found"))
+
+    async with RawServer(respond) as server:
+        with pytest.raises(SandboxUnavailable, match="answered 404: no such path"):
+            await FusionSandbox(SETTINGS.model_copy(update={"url": server.url})).start()
+
+
 def sends(*pieces, pause_s=0.0, hang_up=True):
     async def respond(writer, body):
         for piece in pieces:

@@ -22,6 +22,7 @@ from coachrl.coach.clients.secrets import keyless, without_secrets
 from coachrl.config import CoachConfig
 from coachrl.errors import CoachError, CoachUnavailable
 from coachrl.parsing import is_number
+from coachrl.resources import allow_open_files, ask_this_machine_directly
 from coachrl.text import brief
 from coachrl.types import ONE_ATTEMPT, Usage
 
@@ -41,7 +42,7 @@ _ENDINGS = {
 BROKEN_ENDINGS = frozenset({"abort", "error", "network_error", "malformed_response", "other"})
 """Words of providers (vLLM, SGLang, OpenRouter, Gemini) for a reply that something broke off: "PROCESS_SCORE: 1" may
 have been going to be a 10. "other" is Gemini's for a reason that it does not know."""
-_NO_MONEY = re.compile(r"insufficient_quota|billing_hard_limit|credit balance is too low")
+_NO_MONEY = re.compile(r"insufficient_quota|billing_hard_limit|billing_not_active|credit balance is too low")
 
 
 class TransientCoachError(CoachError):
@@ -195,6 +196,8 @@ class Provider(ABC):
         """Raises CoachUnavailable for a missing key or package, and for settings that the model does not take."""
         import httpcore  # noqa: F401  for `_reached_nobody`: out of open files it would be too late to load it
 
+        ask_this_machine_directly()
+        allow_open_files()  # a call in flight holds one
         self.model = model
         self.api_base = api_base
         self.settings = settings
@@ -283,12 +286,19 @@ class Provider(ABC):
         if status in (401, 403):
             return CoachUnavailable(f"{said} ({about_the_key})")
         if status == 404:
-            return CoachUnavailable(f"{said} (the provider knows no such model or address)")
+            return CoachUnavailable(f"{said} (the provider knows no such model or address{self._where()})")
         if status is not None and 300 <= status < 400:
             return CoachUnavailable(f"{said} (it leads on to another address, which is not asked: name that one)")
         if passing or (status is not None and (status in _RETRY_STATUS or status >= 500)):
             return TransientCoachError(said, retry_after_s, throttled=status is not None and is_throttle(status, said))
         return CoachError(said)
+
+    def _where(self) -> str:
+        """Where a server of one's own was asked, if that looks like a mistake."""
+        base = (self.api_base or "").rstrip("/")
+        if not base or base.endswith("/v1") or not self.model.startswith(("openai/", "hosted_vllm/")):
+            return ""
+        return f": it was asked under {without_secrets(base)}, and most such addresses end in /v1"
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -314,14 +324,16 @@ def _reached_nobody(error: BaseException | None) -> bool:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: a string, None, or OpenAI's list of parts. Raises ValueError for all else."""
+    """The text of a message's content: a string, None, or OpenAI's list of parts, without thoughts (Mistral has them as
+    a part). Raises ValueError for all else."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise ValueError(f"the content of its message is no text but {type(content).__name__}")
-    parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    said = [part for part in content if not (isinstance(part, dict) and part.get("type") == "thinking")]
+    parts = [part.get("text") if isinstance(part, dict) else part for part in said]
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) < len(parts):
         raise ValueError("a part of its message holds no text")

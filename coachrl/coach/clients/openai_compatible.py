@@ -20,6 +20,7 @@ from coachrl.coach.clients.base import (
     Reply,
     TransientCoachError,
     ending_of,
+    is_throttle,
     seconds_of_retry_after,
     text_of,
 )
@@ -141,6 +142,9 @@ class ServerClient(Provider):
         found = json.loads(answer)
         if not found.get("choices"):
             said = f": {without_secrets(_message(answer))}" if found.get("error") else ""
+            code = _section(found, "error").get("code")
+            if isinstance(code, int) and is_throttle(code, said):  # OpenRouter, with a status of 200
+                raise self._refused(code, f"{code}{said}", None, "")
             raise self._broken_off(f"the server sent no candidate{said}")
         choice = found["choices"][0]
         usage = _section(found, "usage")

@@ -1,6 +1,7 @@
 """What surrounds a call: keys with a line end, proxies, ~/.netrc, and servers that answer to do harm."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,9 @@ SERVER, LITELLM = "openai/judge", "openai/gpt-4o"
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
+        for variable in (name, name.lower()):
+            monkeypatch.setenv(variable, "")  # so that it is as before in the end, whoever sets it meanwhile
+            monkeypatch.delenv(variable)
 
 
 async def answered(model: str, step: Step, base: str | None = None) -> tuple[str, Received | None]:
@@ -77,8 +79,17 @@ async def test_a_server_is_asked_through_the_proxy_of_the_environment(monkeypatc
         text, _ = await answered(SERVER, say("not asked"), "http://judge.invalid/v1")
         assert text == EIGHT and proxy.requests[0].headers["Host"] == "judge.invalid"
         assert proxy.requests[0].headers["Proxy-Authorization"].startswith("Basic ")
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        assert (await answered(SERVER, say("directly")))[0] == "directly"
+
+
+@pytest.mark.parametrize("model", [SERVER, LITELLM, GEMINI])
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "all_proxy"])
+async def test_a_server_on_this_machine_is_asked_without_the_proxy_which_could_not_reach_it(
+    name: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "an.internal.host")
+    assert (await answered(model, say(EIGHT)))[0] == EIGHT
+    assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "an.internal.host,localhost,127.0.0.1,::1"
 
 
 @pytest.mark.parametrize("proxy", ["socks5://ann:hunter2hunter2@127.0.0.1:1", "http://[::", "::::"])
@@ -88,7 +99,7 @@ async def test_a_proxy_that_cannot_be_used_is_an_error_of_one_line(
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", proxy)
     with pytest.raises(CoachError) as refused:
-        await answered(model, say(EIGHT))
+        await answered(model, say(EIGHT), "http://judge.invalid/v1")
     assert "hunter2" not in str(refused.value) and "\n" not in str(refused.value)
     assert "/v1' is not a URL" not in str(refused.value)  # the address is one
 

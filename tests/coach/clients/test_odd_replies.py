@@ -330,6 +330,12 @@ async def test_an_error_that_is_nested_without_an_end_is_a_failure_with_its_reas
     assert score.status == "failed" and score.rationale.startswith(f"coach openai/judge: 400 {error[:9]}")
 
 
+async def test_a_throttle_with_a_status_of_200_is_one() -> None:
+    busy = Step(body='{"error": {"message": "Rate limit exceeded", "code": 429}}')
+    score = await scored("openai/judge", [*[busy] * 5, say(EIGHT)])  # more than coach.max_attempts
+    assert score.process_0_10 == 8
+
+
 @pytest.mark.parametrize("model", OPENAI_MODELS)
 async def test_an_account_without_money_is_said_at_once(model: str) -> None:
     spent = status(429, "You exceeded your current quota.", retry_after_s=1, code="insufficient_quota")

@@ -1,5 +1,6 @@
 """What goes to a provider and what its answers mean, piece by piece: without any socket."""
 
+import resource
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,13 @@ from coachrl.errors import CoachError
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [(None, ""), ("a", "a"), ([], ""), (["a", {"type": "text", "text": "b"}], "ab")],
+    [
+        (None, ""),
+        ("a", "a"),
+        ([], ""),
+        (["a", {"type": "text", "text": "b"}], "ab"),
+        ([{"type": "thinking", "thinking": [{"type": "text", "text": "7?"}]}, {"type": "text", "text": "8"}], "8"),
+    ],
 )
 def test_text_comes_whole_or_in_parts(content: Any, text: str) -> None:
     assert text_of(content) == text
@@ -84,6 +91,7 @@ class Silent(Provider):
     ("status", "said", "passing", "kind", "words"),
     [
         (429, "insufficient_quota", False, CoachUnavailable, "no money left"),
+        (429, "Your account is not active (billing_not_active)", False, CoachUnavailable, "no money left"),
         (400, "Your credit balance is too low", False, CoachUnavailable, "no money left"),
         (500, "billing_hard_limit", False, TransientCoachError, "billing_hard_limit"),
         (401, "a", False, CoachUnavailable, "check the key"),
@@ -109,6 +117,35 @@ def test_a_refusal_is_for_good_for_this_request_or_for_now(
     assert type(error) is kind and words in str(error)
     if isinstance(error, TransientCoachError):
         assert (error.retry_after_s, error.answered, error.throttled) == (2.5, True, status == 429)
+
+
+def test_a_thousand_calls_may_hold_a_file_each_where_the_usual_limit_is_lower() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few, most = 256, before[1] if before[1] != resource.RLIM_INFINITY else 16384
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
+        Silent("m", None, CoachConfig())
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(16384, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(
+    ("model", "base", "said"),
+    [
+        ("hosted_vllm/m", "http://h:8000/", "address: it was asked under http://h:8000, and most such addresses end"),
+        ("openai/m", "http://h/v1/chat/completions", "address: it was asked under http://h/v1/chat/completions, and"),
+        ("openai/m", "http://h/v1/", "address)"),
+        ("openai/m", None, "address)"),
+        ("ollama/m", "http://h:11434", "address)"),
+    ],
+)
+def test_an_address_that_looks_cut_or_too_long_is_told_with_what_is_not_found(
+    model: str, base: str | None, said: str
+) -> None:
+    assert f"(the provider knows no such model or {said}" in str(
+        Silent(model, base, CoachConfig())._refused(404, "Not Found", None, "")
+    )
 
 
 def test_secrets_of_the_environment_and_of_urls_are_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:

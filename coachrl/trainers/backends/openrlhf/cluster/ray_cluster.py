@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError, NodeDiedError, OutOfMemoryError, Ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from coachrl.errors import BackendError, ProcessLost
-from coachrl.text import first_line, holds_password
+from coachrl.text import first_line, holds_password, one_line, without_passwords
 
 _WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
 # What workers on all machines get of the driver's environment: how machines talk to each other, and where libraries
@@ -190,11 +190,16 @@ def in_time(began: float, timeout_s: float) -> float:
 
 def _knock(address: str) -> None:
     """A wrong address otherwise costs minutes of retries."""
+    if "://" in address:
+        raise BackendError(
+            f"RAY_ADDRESS={one_line(without_passwords(address))} is of Ray's dashboard or of Ray Client: name the "
+            "head's host and port, as openrlhf.ray_address=10.0.0.1:6379, or =auto on a machine of the cluster"
+        )
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, UnicodeError, OverflowError) as error:  # the environment may hold anything
         raise BackendError(
             f"no Ray cluster answers at {address} ({getattr(error, 'strerror', None) or error}); start one with "
