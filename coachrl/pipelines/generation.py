@@ -99,8 +99,11 @@ def stopped_at(reply: Generation, tokenizer: PolicyTokenizer, texts: Sequence[st
 
 def opening(role: Role, user_text: str) -> tuple[Message, ...]:
     """What an agent reads at the start of its part: the role's examples in chat form, then `user_text`."""
-    spoken = [pair for one in role.examples for pair in (("user", one.user), ("assistant", one.assistant))]
-    return tuple({"role": who, "content": text} for who, text in (*spoken, ("user", user_text)))
+    messages: list[Message] = []
+    for example in role.examples:
+        messages.append({"role": "user", "content": example.user})
+        messages.append({"role": "assistant", "content": example.assistant})
+    return (*messages, {"role": "user", "content": user_text})
 
 
 class Generator(Protocol):

@@ -134,9 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _keep(self, fields: dict[str, str]) -> None:
         try:
             label = self.rating.give(fields)
-        except (ValueError, ConfigError) as error:  # the last of a folder that may not be written
-            status = HTTPStatus.BAD_REQUEST if isinstance(error, ValueError) else HTTPStatus.CONFLICT
-            self._send(status, self.rating.page(fields.get("rater", ""), problem=str(error)))
+        except ValueError as error:
+            self._send(HTTPStatus.BAD_REQUEST, self.rating.page(fields.get("rater", ""), problem=str(error)))
+            return
+        except ConfigError as error:  # a folder that may not be written
+            self._send(HTTPStatus.CONFLICT, self.rating.page(fields.get("rater", ""), problem=str(error)))
             return
         self.send_response(HTTPStatus.SEE_OTHER)
         self.send_header("Location", f"/rate?{urlencode({'rater': label.rater, 'last': label.action_id})}")

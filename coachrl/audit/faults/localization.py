@@ -166,5 +166,6 @@ def _called(place: Place) -> str:
 
 
 def _crashed(play: Play) -> frozenset[Place]:
-    ended = {place: action.execution for place, action in play.actions.items() if action.execution is not None}
-    return frozenset(place for place, execution in ended.items() if not ran(execution))
+    return frozenset(
+        place for place, action in play.actions.items() if action.execution is not None and not ran(action.execution)
+    )

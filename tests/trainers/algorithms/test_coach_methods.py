@@ -5,12 +5,11 @@ import json
 import shutil
 from pathlib import Path
 
+import command_line
 import pytest
 from scripted_server import Received, ScriptedServer, Step, say, status
 from two_step import Silent, TwoStep, make_tasks, reply
-from typer.testing import CliRunner
 
-from coachrl.cli.main import app
 from coachrl.commands.build import make_coach_pool
 from coachrl.config import load_config
 from coachrl.errors import BudgetExceeded, ConfigError
@@ -197,7 +196,7 @@ def test_settings_that_cannot_be_used_are_one_clear_line(overrides, message) -> 
 
 
 @needs_sandbox
-async def test_all_of_it_from_the_command_line(tmp_path: Path, tiny_model: Path, monkeypatch) -> None:
+async def test_all_of_it_from_the_command_line(tmp_path: Path, tiny_model: Path) -> None:
     """One run with an ensemble, the run's statistics and a retrospective pass; then single actions before coaches."""
 
     def script(received: Received) -> Step:
@@ -206,11 +205,10 @@ async def test_all_of_it_from_the_command_line(tmp_path: Path, tiny_model: Path,
         return say(f"Fair.\nPROCESS_SCORE: {4 if received.body['model'] == 'judge' else 8}")
 
     async def coachrl(*arguments: str) -> str:
-        done = await asyncio.to_thread(CliRunner().invoke, app, arguments)  # the server goes on in this thread
-        assert done.exit_code == 0, done.output
-        return done.output
+        done = await asyncio.to_thread(command_line.coachrl, *arguments, cwd=tmp_path)  # the server goes on here
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
-    monkeypatch.chdir(tmp_path)
     async with ScriptedServer(script) as server:
         base = server.openai_base
         members = [{"name": f"openai/{name}", "api_base": base} for name in ("judge", "other")]
