@@ -1,6 +1,7 @@
 """Does a command that dies at any of its file operations, or whose disk fails there, leave nothing that matters?
 
-    python benchmarks/crash_points.py [SCENARIO...] [--points 30] [--fault kill|enospc|eio] [--seed 0] [--folder DIR]
+    python benchmarks/crash_points.py [SCENARIO...] [--points 30] [--fault kill|enospc|eio] [--times 1] [--seed 0]
+                                       [--folder DIR]
 
 Each scenario is a command of coachrl with a tiny model. It runs once whole, while a library that is preloaded
 (crash_points.c; it needs a C compiler) counts what it does to the files below its folder: opened to be written,
@@ -58,11 +59,11 @@ class Scenario:
     before: tuple[tuple[str, ...] | Callable[[Path], object], ...] = ()
 
 
-def armed(library: str, folder: str, at: str, fault: str, log: str, *words: str) -> None:
+def armed(folder: str, at: str, fault: str, log: str, *words: str) -> None:
     """The command line, in a process that was forked: it comes to its fault at operation number `at`, or never (0)."""
     import cli_forks
 
-    ctypes.CDLL(library).arm(folder.encode(), ctypes.c_long(int(at)), FAULTS.index(fault), log.encode())
+    ctypes.CDLL(None).arm(folder.encode(), ctypes.c_long(int(at)), FAULTS.index(fault), log.encode())
     cli_forks.run(*words)
 
 
@@ -88,8 +89,7 @@ class Lives:
     def __post_init__(self) -> None:
         from forks import ForkServer
 
-        self.library = compiled(self.folder)
-        preloaded = {**self.environment, "LD_PRELOAD": str(self.library)}
+        preloaded = {**self.environment, "LD_PRELOAD": str(compiled(self.folder))}
         self._server = ForkServer(["cli_forks"], [Path(__file__).parent, SUPPORT, APPS], preloaded)
 
     def run(self, words: Iterable[str], cwd: Path, at: int = 0, fault: str = "kill") -> tuple[int, str, list[str]]:
@@ -97,7 +97,7 @@ class Lives:
         log, said, temporary = (self.folder / name for name in ("operations.txt", "said.txt", "tmp"))
         said.unlink(missing_ok=True)
         temporary.mkdir(exist_ok=True)
-        given = (str(self.library), str(cwd), str(at), fault, str(log), *words)
+        given = (str(cwd), str(at), fault, str(log), *words)
         environment = {**self.environment, "TMPDIR": str(temporary)}
         process = self._server.start(
             "crash_points:armed", *given, cwd=cwd, environment=environment, output=(said, said)
@@ -192,9 +192,11 @@ def _where(one: Any, other: Any, place: str = "") -> str:
 # A scenario
 
 
-def tried(lives: Lives, scenario: Scenario, folder: Path, fault: str, points: int, seed: int) -> tuple[int, list[bool]]:
-    """How many operations there are, and of each point whether all was equal in the end. Raises SystemExit where the
-    scenario does not run by itself."""
+def tried(
+    lives: Lives, scenario: Scenario, folder: Path, fault: str, points: int, times: int, seed: int
+) -> tuple[int, list[bool]]:
+    """How many operations there are, and of each point whether all was equal in the end. times: how often the fault
+    comes, the first time at the point. Raises SystemExit where the scenario does not run by itself."""
     base, whole, cut = (folder / name for name in ("base", "whole", "here"))
     cut.mkdir()
     for step in scenario.before:
@@ -202,8 +204,8 @@ def tried(lives: Lives, scenario: Scenario, folder: Path, fault: str, points: in
     shutil.copytree(cut, base, symlinks=True)
     operations = _whole(lives, scenario.command, cut)
     cut.rename(whole)
-    equal = []
-    for number in chosen(operations, points, random.Random(seed)):
+    equal, chance = [], random.Random(seed)
+    for number in chosen(operations, points, chance):
         shutil.rmtree(cut, ignore_errors=True)
         shutil.copytree(base, cut, symlinks=True)
         code, said, done = lives.run(scenario.command, cut, number, fault)
@@ -211,10 +213,16 @@ def tried(lives: Lives, scenario: Scenario, folder: Path, fault: str, points: in
             continue
         problems = [f"it ended with {code}"] if fault == "kill" and code != -9 else []
         problems += _tracebacks(said)
+        ends = [done[number - 1]]
+        for _ in range(times - 1):
+            at = chance.randint(1, len(operations))  # beyond its last one, it comes to its end
+            _, said, done = lives.run(_resumed(scenario, cut), cut, at, fault)
+            problems += _tracebacks(said)
+            ends += done[at - 1 : at]
         problems += _again(lives, scenario, whole, cut)
         equal.append(not problems)
         for problem in problems:
-            print(f"  {fault} at {number} of {len(operations)} ({done[number - 1]}): {problem}", flush=True)
+            print(f"  {fault} at {number} of {len(operations)} ({', then '.join(ends)}): {problem}", flush=True)
     return len(operations), equal
 
 
@@ -361,6 +369,7 @@ def main() -> None:
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}; default: all")
     parser.add_argument("--points", type=int, default=30, help="operations of each scenario")
     parser.add_argument("--fault", choices=FAULTS, default="kill", help="what happens there")
+    parser.add_argument("--times", type=int, default=1, help="how often, at any operation as it goes on")
     parser.add_argument("--seed", type=int, default=0, help="which operations")
     parser.add_argument("--folder", type=Path, help="where all of it goes; by default a temporary one that is removed")
     given = parser.parse_args()
@@ -379,9 +388,9 @@ def main() -> None:
         for name in given.scenarios or SCENARIOS:
             scenario = _filled(SCENARIOS[name], model=str(model), judge=judge)
             place = Path(tempfile.mkdtemp(prefix=f"{re.sub('[^a-z]', '_', name)}-", dir=folder))
-            operations, equal = tried(lives, scenario, place, given.fault, given.points, given.seed)
+            operations, equal = tried(lives, scenario, place, given.fault, given.points, given.times, given.seed)
             print(f"| {name} | {operations} | {len(equal)} | {sum(equal)} |", flush=True)
-            all_equal &= all(equal)
+            all_equal &= bool(equal) and all(equal)
     sys.exit(not all_equal)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -13,16 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import crash_points
+
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def crash_points():
-    specification = importlib.util.spec_from_file_location("crash_points", ROOT / "benchmarks" / "crash_points.py")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["crash_points"] = module
-    specification.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.slow
@@ -42,14 +34,14 @@ def test_a_command_whose_file_operations_fail_ends_as_one_that_they_do_not(tmp_p
     assert name == "sft" and int(operations) > 20 and points == equal == "4"
 
 
-def test_every_kind_of_operation_is_tried_before_one_is_tried_twice(crash_points):
+def test_every_kind_of_operation_is_tried_before_one_is_tried_twice():
     operations = [f"write runs/.a.{n:08x}.{n}" for n in range(50)] + ["rename runs/a"]
     chosen = crash_points.chosen(operations, 3, random.Random(0))
     assert 51 in chosen and len(set(chosen)) == 3
     assert crash_points.chosen(operations, 99, random.Random(0)) == list(range(1, 52))
 
 
-def test_what_is_lost_left_over_half_written_or_other_would_be_seen(crash_points, tmp_path):
+def test_what_is_lost_left_over_half_written_or_other_would_be_seen(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder, wall_s in ((whole, 1.0), (cut, 2.0)):
         (folder / "runs").mkdir(parents=True)

@@ -95,6 +95,7 @@ def _go_on(folder: Path, overrides: list[str], dry_run: bool, restarted: int) ->
         if not dry_run:
             kept = run.config().train  # as it was: no setting is changed any more
             with run.locked("training"):  # it may have been killed after its last step, and before it had cleared up
+                run.drop_left()
                 run.tidy_checkpoints(kept.keep_checkpoints, kept.keep_best)
                 for left in run.folder.glob("replies*.jsonl"):
                     left.unlink()

@@ -42,7 +42,7 @@ from coachrl.errors import (
     ProcessLost,
 )
 from coachrl.pipelines.team.roles import with_swapped_policies
-from coachrl.runs import checkpoints, leftovers
+from coachrl.runs import checkpoints
 from coachrl.runs.beginning import (
     changed_settings,
     changed_tasks,
@@ -149,8 +149,7 @@ async def _train_locked(
 ) -> None:
     """again: as for `make_backend`. earlier: as for `asked_to_end`."""
     if resume:  # first: a whole one that a kill left without its name is the newest
-        run.drop_left_checkpoints()
-        leftovers.drop(run.folder.parent)
+        run.drop_left()
         drop_torn_line(run.ledger)  # before the coach is tried, whose calls stand there, too
     checkpoint = run.checkpoint_to_resume() if resume else None
     first_step = step_of(checkpoint) + 1 if checkpoint is not None else 0

@@ -348,9 +348,7 @@ class Run:
         for part in ("", "episodes", "coach", "checkpoints"):
             if os.path.lexists(place := self.folder / part) and not os.access(place / ".", os.W_OK | os.X_OK):
                 raise ConfigError(f"{place} is no folder that this user may write to")
-        for written_to in (self.folder, self.folder / "episodes", self.folder / "coach"):
-            drop_asides(written_to)
-        self.drop_left_checkpoints()
+        self.drop_left()
         drop_torn_line(self.folder / "metrics.jsonl")
         found = self.metrics()
         kept = [record for record in found if self._step_of(record) <= step]
@@ -408,6 +406,13 @@ class Run:
         """The step of the best checkpoint that is there, or of `more`, as `checkpoints.best_step` has it."""
         lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
         return checkpoints.best_step({line["step"]: line for line in lines}, {*map(step_of, self.checkpoints()), *more})
+
+    def drop_left(self) -> None:
+        """Remove what a kill left half-made in the run and beside it. What cannot be removed stays."""
+        leftovers.drop(self.folder.parent)
+        for written_to in (self.folder, self.folder / "episodes", self.folder / "coach"):
+            drop_asides(written_to)
+        self.drop_left_checkpoints()
 
     def drop_left_checkpoints(self) -> None:
         """`checkpoints.drop_asides`, where what cannot be removed is warned of once."""

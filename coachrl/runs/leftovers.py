@@ -14,7 +14,7 @@ from coachrl.storage.atomic import place_aside
 
 PARTS = ("episodes", "coach", "checkpoints")
 FILES = ("config.yaml", "versions.json")
-_NAME = re.compile(r"\.(?P<run>.+?)(\.[0-9a-f]{8})?\.(?P<pid>\d{1,10})(?P<discarded>\.discarded)?")
+_NAME = re.compile(r"\.(?P<run>.+)\.[0-9a-f]{8}\.(?P<pid>\d{1,10})(?P<discarded>\.discarded)?")
 _OLD_S = 60.0  # on a disk that machines or containers share, a process of another one may be making it
 
 

@@ -26,6 +26,8 @@ from coachrl.text import one_line
 _T = TypeVar("_T")
 _PIECE_BYTES = 65_536
 _LOOK_EVERY_S = 0.01  # whether a lock is free
+WAIT_S = 5.0
+"""How long another process's lock on a file that is appended to is waited for."""
 
 
 def writable_file(path: Path) -> Path:
@@ -119,11 +121,12 @@ def drop_torn_line(path: Path) -> None:
 
 
 def cut_torn_line(path: Path) -> None:
-    """Cut off a last line that a kill or a full disk left without its end, which takes no room on the disk. The file
-    may be larger than memory. Raises OSError, and ConfigError as `writable_file` does."""
+    """Cut off a last line that a kill or a full disk left without its end, which takes no room on the disk, and not one
+    that another process is writing, as far as it locks the file. The file may be larger than memory. Raises OSError,
+    and ConfigError as `writable_file` does."""
     if not path.is_file():
         return
-    with writable_file(path).open("rb+") as file:
+    with writable_file(path).open("rb+") as file, alone_with(file.fileno(), WAIT_S):
         end = size = file.seek(0, os.SEEK_END)
         while end:
             begin = max(0, end - _PIECE_BYTES)

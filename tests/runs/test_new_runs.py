@@ -70,16 +70,20 @@ def killed_while_it_makes_a_run(tmp_path, monkeypatch):
 
 def test_what_a_process_left_that_was_killed_while_it_made_a_run_goes_with_a_later_start(tmp_path, monkeypatch):
     left, pid = killed_while_it_makes_a_run(tmp_path, monkeypatch)
-    link, removed = left.with_name(f".latest.{pid}"), left.with_name(f".two.{pid}.discarded")
+    link = left.with_name(f".latest.0123abcd.{pid}")
+    removed = left.with_name(f".two.0123abcd.{pid}.discarded")
     link.symlink_to("nowhere")
     (removed / "episodes").mkdir(parents=True)
     (removed / "log.txt").touch()  # it was a run's to its end, and goes whole
+    users = left.with_name(".settings.20240101")  # a date, and no number of a process
+    users.mkdir()
+    (users / "config.yaml").touch()
     make_run(tmp_path, "one")
     assert left.is_dir()  # a process of another machine might be making it
-    for path in (left, link, removed):
+    for path in (left, link, removed, users):
         os.utime(path, (1, 1), follow_symlinks=False)
     make_run(tmp_path, "two")
-    assert sorted(path.name for path in left.parent.iterdir()) == ["latest", "one", "two"]
+    assert sorted(path.name for path in left.parent.iterdir()) == [users.name, "latest", "one", "two"]
 
 
 def test_a_process_of_the_same_number_makes_the_run_that_another_was_killed_over(tmp_path, monkeypatch):

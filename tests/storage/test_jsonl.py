@@ -1,6 +1,7 @@
 """Lines of JSON: which are whole, which are left out, and in which words."""
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from full_disk import room_for
 
 from coachrl.errors import ConfigError
 from coachrl.storage import jsonl
-from coachrl.storage.jsonl import drop_torn_line, json_line, numbered_lines, read_jsonl, readable_jsonl
+from coachrl.storage.jsonl import alone_with, drop_torn_line, json_line, numbered_lines, read_jsonl, readable_jsonl
 
 
 @pytest.fixture
@@ -53,6 +54,18 @@ def test_what_follows_the_last_line_end_is_cut_off_however_far_away_that_is(path
     path.write_text(text)
     drop_torn_line(path)
     assert path.read_text() == left
+
+
+def test_a_line_that_another_process_is_writing_is_not_cut(path):
+    with path.open("ab", buffering=0) as other:
+        with alone_with(other.fileno()):
+            other.write(b'{"a": 1}\n{"a": ')
+            cutting = threading.Thread(target=drop_torn_line, args=(path,), daemon=True)
+            cutting.start()
+            cutting.join(0.3)
+            other.write(b"2}\n")
+        cutting.join(60)
+    assert list(read_jsonl(path)) == [{"a": 1}, {"a": 2}]
 
 
 def test_only_a_last_line_without_its_end_may_be_skipped(path):

@@ -98,7 +98,12 @@ def test_a_run_that_loses_a_process_twice_comes_to_the_figures_of_an_undisturbed
 
 def test_a_run_that_is_done_has_nothing_to_resume(train, tmp_path):
     run, _ = train("whole")
+    over = subprocess.Popen(["true"])
+    over.wait()
+    left = run.folder / f".metrics.jsonl.0123abcd.{over.pid}"  # by a kill as it went on from its last checkpoint
+    left.touch()
     again = coachrl("train", "--resume", run.folder, cwd=tmp_path)
+    assert not left.exists()
     assert again.returncode == 0 and again.stdout.startswith(
         f"{run.folder} has done 3 steps of 3: there is nothing to resume. A new run from its weights:\n"
         f"  coachrl train --config {run.folder}/config.yaml --name NEW policies.code_executor.model={run.folder}"

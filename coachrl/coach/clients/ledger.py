@@ -24,12 +24,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from coachrl.errors import ConfigError
-from coachrl.storage.jsonl import alone_with, left_out, numbered_lines, writable_file, write_lines
+from coachrl.storage.jsonl import WAIT_S, alone_with, left_out, numbered_lines, writable_file, write_lines
 from coachrl.types import ONE_ATTEMPT, CoachScore, Usage
 
 log = logging.getLogger(__name__)
-
-_WAIT_S = 5.0  # for another process's lock
 
 _Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -144,7 +142,7 @@ class Ledger:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._descriptor: int | None = None
-        self._waits_s = _WAIT_S
+        self._waits_s = WAIT_S
 
     def call(self, call: Call) -> None:
         messages = [{"role": message.role, "content": message.content} for message in call.messages]
@@ -176,7 +174,7 @@ class Ledger:
             with alone_with(self._descriptor, self._waits_s) as is_alone:
                 if not is_alone and self._waits_s:
                     log.warning("%s: another process holds its lock, and is not waited for any longer", self.path)
-                self._waits_s = _WAIT_S if is_alone else 0.0
+                self._waits_s = WAIT_S if is_alone else 0.0
                 write_lines(self._descriptor, line)
         except OSError as error:
             error.filename = str(self.path)  # a write that fails for lack of room names no file

@@ -164,7 +164,7 @@ def test_a_line_waits_for_one_that_another_process_writes(tmp_path: Path) -> Non
 def test_a_lock_that_nobody_lets_go_of_holds_up_a_run_once_and_for_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("coachrl.coach.clients.ledger._WAIT_S", 0.01)
+    monkeypatch.setattr("coachrl.coach.clients.ledger.WAIT_S", 0.01)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.resumed(1)
     with (tmp_path / "ledger.jsonl").open() as held:  # as whoever may read it can
