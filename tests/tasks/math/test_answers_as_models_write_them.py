@@ -136,7 +136,7 @@ WRONG = [
         for right in ("7", r"\frac{1}{2}", "-8,2")
         for said in ("(3,4)=", "(x=8)=", "x!=", r"(A)\ (3,4)=")
     ),
-    ("1,234", r"\boxed{\boxed{x=8}, \boxed{1,234}}"),
+    *(("1,234", r"\boxed{\boxed{x=8}, \boxed{1,234}}"), ("7", r"\boxed{!=7}"), ("7", r"\boxed{(A)\ !=7}")),
     *(("-8,2", rf"\boxed{{{said}}}") for said in ("|x|=-8,x=2", "x=-8 or x^2=2", "2x=-8, x=2")),
     *(("(3,4)", rf"\boxed{{{said}}}") for said in ("x=3 or x=4", "x=3, x=4", "x=3, 2y=4", "(4,3)=(3,4)")),
     *(
