@@ -104,7 +104,8 @@ class Peer:
 
     def __init__(self, reads: BinaryIO, writes: BinaryIO, attributes: bool, stops: bool) -> None:
         self._reads, self._writes, self._attributes, self._stops = reads, writes, attributes, stops
-        self._kept: list[Any] = []
+        self._kept: dict[int, Any] = {}
+        self._numbers: dict[int, int] = {}
         self._handles: dict[int, Handle] = {}
         self.ended = False
 
@@ -184,11 +185,9 @@ class Peer:
         return {"mine": self._number_of(value)}
 
     def _number_of(self, value: Any) -> int:
-        for number, kept in enumerate(self._kept):
-            if kept is value:
-                return number
-        self._kept.append(value)
-        return len(self._kept) - 1
+        number = self._numbers.setdefault(id(value), len(self._numbers))
+        self._kept[number] = value  # so that no later object has its id
+        return number
 
     def _items(self, number: int) -> Iterator[Any]:
         """Of an iterator of the other end, one by one: it may have no end, and fail on the way."""

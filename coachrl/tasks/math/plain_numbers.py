@@ -40,7 +40,8 @@ _MULTIPLIERS = {
 _MARKED_WORDS = re.compile(r"\\(?:text|mathrm|textbf|textit)\{([^{}]*)\}")
 _NO_UNITS = frozenset({"plus", "minus", "times", "over", "point", "squared", "cubed", "factorial"})
 _CHANGED_BY_WORDS = re.compile(  # "7\\text{ times}" may be how often
-    r"(?<=[\d)}])(?:\s|~|\\[ ,;!])*\\(?:text|math|mbox)[a-z]*\{[\s~]*(?:plus|minus|point|squared|cubed|factorial)\b"
+    r"(?:(?<=[\d)}])|(?<=\\pi))(?:\s|~|\\[ ,;!])*\\(?:text|math|mbox)[a-z]*"
+    r"\{[\s~]*(?:plus|minus|point|squared|cubed|factorial)\b"
 )
 _UNIT_WITH_PARTS = (
     r"(?:days?|weeks?|years?|h|hrs?|hours?|min|mins|minutes?|ft|feet|foot|yards?|lbs?|pounds?|km|m|kg|dollars?)"
@@ -50,7 +51,7 @@ _NUMBER_WORD = (
     r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty)"
 )
 _LEFT_OPEN = re.compile(
-    r"(?i)\b(?:n?or|not|n?either)\b|\\(?:neq?|not|lor|vee|leq?|geq?|[lg]t)(?![A-Za-z])|[≠<>≤≥]|(?<=\d)\s?_|(?<!\\)\$.*(?<!\\)\$"
+    r"(?i)\b(?:n?or|not|n?either)\b|!=|\\(?:neq?|not|lor|vee|leq?|geq?|[lg]t)(?![A-Za-z])|[≠<>≤≥]|(?<=\d)\s?_|(?<!\\)\$.*(?<!\\)\$"
     r"|(?<=[\d}])\s?\.(?:\s|~|\\[ ,;!])+[-+−]?[\d.]|\.\d*\\(?:overline|bar|dot)(?![A-Za-z])"
     r"|(?:[-+−*/^=×·÷]|\\(?:cdot|times|div|pm|mp))\Z"
     r"|(?<=[\d}])(?:\s|~|\\[ ,;!])*\\(?:boxed|fbox|(?:text|math)[a-z]*\{(?:[^{}]*[^{}A-Za-z^_\d./])?[-+−]?[\d.]*\d)"
@@ -87,11 +88,11 @@ _LAST_POINT = re.compile(r"(?<=[^\s.,])(?<!\\right)\s*\.\s*\Z")
 _MIXED = re.compile(rf"(?<![\d.,/^}}])(\d+){_SPACE}+(\d+)\s*/\s*(\d+)(?![\d./])|(?<=\d)~+(?=\\[dt]?frac)")
 _GAP = rf"(?:{_SPACE}|\\q?quad(?![a-z]))*"
 _CONNECTED = re.compile(
-    rf"(?<=[\d)}}]){_GAP}(?:\\(?:text|mathrm|mbox)[a-z]*\{{[\s~]*(or|and)[\s~]*\}}|(?<=\s)(or|and)(?=\s)|\\(?:lor|vee)(?![a-z]))"
+    rf"(?:(?<=[\d)}}])|(?<=\\pi)){_GAP}(?:\\(?:text|mathrm|mbox)[a-z]*\{{[\s~]*(or|and)[\s~]*\}}|(?<=\s)(or|and)(?=\s)|\\(?:lor|vee)(?![a-z]))"
     rf"{_GAP}(?=[-+\d\\(]|[A-Za-z]\w*\s*=)"
 )
 _OTHER_VALUE = re.compile(
-    rf"(?<=[\d)}}]){_GAP}\\(?:text|mathrm|mbox)[a-z]*\{{(?![\s~]*(?:or|and)[\s~]*\}})[^{{}}]*[A-Za-z]{{2}}[^{{}}]*\}}{_GAP}"
+    rf"(?:(?<=[\d)}}])|(?<=\\pi)){_GAP}\\(?:text|mathrm|mbox)[a-z]*\{{(?![\s~]*(?:or|and)[\s~]*\}})[^{{}}]*[A-Za-z]{{2}}[^{{}}]*\}}{_GAP}"
     r"[-+−]?(?:\d|\\[dt]?frac\s*\{?\d|\\sqrt|\\pi)"
 )
 # Behind a number. math-verify takes "2i" for an unknown, "2 i" for a complex number, and "2\mathrm{i}" for 2.
@@ -140,9 +141,11 @@ def plainly_written(text: str) -> str:
     return _IMAGINARY.sub(" i ", _MIXED.sub(_as_mixed, _REPEATING.sub(_as_fraction, text)))
 
 
-def for_the_judge(text: str) -> str:
-    """`text` with the percent sign and the power of ten that math-verify reads."""
-    return _PERCENT.sub(r"\\%", _POWER_OF_TEN.sub(r"\\times 10^{\1}", text))
+def for_the_judge(reference: str, text: str) -> str:
+    """`text` with the percent sign and the power of ten that math-verify reads. "2e-1" is one only where the reference
+    has one: it may be Euler's number."""
+    text = _POWER_OF_TEN.sub(r"\\times 10^{\1}", text) if "10^" in reference else text
+    return _PERCENT.sub(r"\\%", text)
 
 
 def _as_mixed(number: re.Match[str]) -> str:
@@ -171,7 +174,8 @@ def without_lead(answer: str) -> str:
 
 def without_label(answer: str) -> str:
     """`\\textbf{(C)}\\ 7` as `7`."""
-    return _LABEL.sub("", answer, count=1) if _LABEL.match(answer) else answer
+    value = _LABEL.sub("", answer, count=1) if _LABEL.match(answer) else answer
+    return answer if re.search(r"\([A-J]\)", value) else value  # a list of choices
 
 
 def is_left_open(answer: str) -> bool:

@@ -58,18 +58,19 @@ _VALUE = re.compile(r"\s*[-+−]?\s*(?:[\d.]|\\[dt]?frac(?!\s*\{\s*[A-Za-z\[])|\
 _SEVERAL = re.compile(r"[,;]|\\(?:lor|vee|pm|quad)(?![a-z])|\b(?:or|and)\b")  # between values
 _ORDERED = re.compile(r"\s*(?:\\left)?\s*[(\[]")
 _SET = re.compile(r"\s*(?:\\left)?\s*\\[{]")
-_NAMED = re.compile(r"((?:[^=()]|\([^()]*\))+)=([^=]+)")
-_BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
-_UNKNOWN = re.compile(r"([A-Za-z]+(?:_\{?\w+\}?)?)\s*=")
+_NAMED = re.compile(r"((?:[^=()]|\([^()]*\))+)(?<!!)=([^=]+)")
+_ARGUMENTS = re.compile(r"(?<=[A-Za-z})])\s*(?:\([^()]*\)|\[[^\[\]]*\])")
+_UNKNOWN = re.compile(r"(?:\A|(?<=[\s,;}\\]))([A-Za-z]+(?:_\{?\w+\}?)?)\s*=")
 _BOUND = re.compile(r"[<>≤≥]|\\[lg](?:e|eq|eqslant|t)(?![a-z])")
 _INTERVAL = re.compile(r"[(\[\]]|\\(?:mathbb|emptyset|cup|infty)")
 _RANKED = 3  # letters, at least
 _AROUND_CHOICE = re.compile(r"\\(?:text|math)[a-z]*|\\underline|\\(?=[ ,;:!])|[{}*~$]")
 _CHOICE = re.compile(
     r"\s*(?:(?i:(?:the )?(?:correct )?(?:answer|option|choice)(?: is)?):?\s*)?"
-    r"(?:\(([A-J])\)|([A-J])(?=[.):]|\s*\Z))(.*)",
+    r"(?:\(\s*([A-J])\s*\)|([A-J])(?=\s*(?:[.):]|\Z)))(.*)",
     re.DOTALL,
 )
+_OTHER_CHOICE = re.compile(r"(?<![A-Za-z])(?:[A-J]|[IVX]+)(?![A-Za-z])")
 _AROUND_LETTERS = re.compile(r"\\(?:text|math|boxed|left|right|to|cdot|quad)[a-z]*|\\[ ,;!]|->|[-\s~{}()\[\].,;$]")
 
 _judge = MathJudge()
@@ -328,7 +329,9 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
         return True
     if len(answer) > MAX_ANSWER_CHARS:  # no judge takes it, and to look for a modulus in 64 KiB of blanks takes an hour
         return False
-    if (right_choice := _choice(reference)) and (choice := _choice(answer)):
+    right_choice, words = _choice(reference)
+    choice, _ = _choice(answer)
+    if choice and right_choice and not words:  # "E. coli" is no choice
         return choice == right_choice
     answer = without_lead(answer)
     if not right_choice:
@@ -352,7 +355,7 @@ def same_answer(reference: str, answer: str, in_percent: bool = True) -> bool:
     if _is_ranking(reference):
         return _AROUND_LETTERS.sub("", answer) == reference
     if right is None:
-        reference, answer = for_the_judge(reference), for_the_judge(answer)
+        reference, answer = for_the_judge(reference, reference), for_the_judge(reference, answer)
     # The whole answer first, which must be short: each side of a chain is a question more.
     return _judge.equal(reference, answer) is True and all(
         _side_equal(reference, right, side, read(side)) for side in _claimed(reference, right, answer)
@@ -366,20 +369,23 @@ def _is_ranking(reference: str) -> bool:
     return len(letters) >= _RANKED and list(reference) != letters == list(ascii_uppercase[: len(letters)])
 
 
-def _choice(text: str) -> str | None:
-    """The letter of a choice that a text is, or begins with ("(B)", "\\textbf{B.} 7"), and no other one."""
-    match = _CHOICE.fullmatch(_AROUND_CHOICE.sub("", text))
-    if match is None or is_left_open(match[3]) or re.search(r"\b(?:[A-J]|[IVX]+)\b", match[3]):
-        return None
-    return match[1] or match[2]
+def _choice(text: str) -> tuple[str, str]:
+    """The letter of a choice that a text is, or begins with ("(B)", "\\textbf{B.} 7"), and no other one, and what
+    stands behind it. Empty where there is none."""
+    match = _CHOICE.fullmatch(_AROUND_CHOICE.sub(" ", text))
+    if match is None or is_left_open(match[3]) or _OTHER_CHOICE.search(match[3]):
+        return "", ""
+    return match[1] or match[2], match[3].strip(" .):")
 
 
 def _without_name(answer: str) -> str:
     """`P(A\\mid B)=7` as `7`, what the name of the value may be: math-verify would have to make sense of it."""
     if (match := _NAMED.fullmatch(answer)) is None:
         return answer
-    name, value = _BRACKETS.sub("", match[1]), match[2]
-    return answer if _VALUE.match(name) or _SEVERAL.search(name) or is_left_open(name) else value
+    name, value = _ARGUMENTS.sub("", match[1]), match[2]
+    if "=" in name or name.count("{") != name.count("}") or is_left_open(name):
+        return answer
+    return answer if _VALUE.match(name) or _SEVERAL.search(name) else value
 
 
 def _claimed(reference: str, right: Fraction | None, answer: str) -> list[str]:
@@ -390,7 +396,7 @@ def _claimed(reference: str, right: Fraction | None, answer: str) -> list[str]:
         return []
     if len(sides) > 2 and right is None and _SEVERAL.search(reference) and all(map(_SEVERAL.search, sides[1:-1])):
         names = _UNKNOWN.findall(answer)
-        if names == sorted(names) or not _ORDERED.match(reference):
+        if len(names) == len(sides) - 1 and (names == sorted(set(names)) or not _ORDERED.match(reference)):
             return []
     return [side for side in sides if len(sides) > 1 and _VALUE.match(side)]
 

@@ -397,6 +397,11 @@ except KeyError as error:
         "try:\n    list(f(3))\nexcept ValueError:\n    failed = True\nassert failed\n"
         "given = iter([1, 2])\nassert list(g(given)) == ['1', '2'] and list(given) == [] == list(g(g([])))",
     ),
+    "generators in each other, and shared": (
+        "from itertools import groupby\ndef f(items): return groupby(items)\ndef g(items): return items",
+        "assert [(key, len(list(group))) for key, group in f(iter('aabbb'))] == [('a', 2), ('b', 3)]\n"
+        "given = iter([1, 2, 3])\nassert next(g(given)) == 1 and next(given) == 2 and list(g(g(given))) == [3]",
+    ),
     "functions of functions": (
         "def f(g): return lambda x: g(g(x))",
         "assert f(lambda x: x + 1)(5) == 7\nassert f(abs)(-2) == 2\n"

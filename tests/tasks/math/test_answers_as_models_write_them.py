@@ -80,6 +80,10 @@ RIGHT = [
         ("7", reply)
         for reply in (r"So $$\\boxed{7}$$.", r"x = 3 \\ \boxed{7}", r"x = 3\\\boxed{7}", r"\boxed{8} \\boxed{7}")
     ),
+    *((right, r"\boxed{2+3e}") for right in ("3e+2", "1-e+4e+1")),
+    (r"\frac{2e-1}{3}", r"\boxed{(2e-1)/3}"),
+    *(("E. coli", r"\boxed{E. coli}"), ("AB", r"\boxed{(A)(B)}")),
+    *(("12", rf"\boxed{{{name}=12}}") for name in (r"\int_0^1 f(x)\,dx", "(a+b)^2", "f(g(2))", r"\binom{n}{2}")),
     *((r"(2,5]", r"\boxed{\left(2, 5\right].}"), (r"\text{Yes}", r"\boxed{Yes.}"), ("7 or 8", r"\boxed{8 or 7}")),
 ]
 WRONG = [
@@ -127,6 +131,22 @@ WRONG = [
             "(B) and (C)",
         )
     ),
+    *(
+        (right, rf"\boxed{{{said}{right}}}")
+        for right in ("7", r"\frac{1}{2}", "-8,2")
+        for said in ("(3,4)=", "(x=8)=", "x!=", r"(A)\ (3,4)=")
+    ),
+    *(("1,234", r"\boxed{\boxed{x=8}, \boxed{1,234}}"), ("7", r"\boxed{!=7}"), ("7", r"\boxed{(A)\ !=7}")),
+    *(("-8,2", rf"\boxed{{{said}}}") for said in ("|x|=-8,x=2", "x=-8 or x^2=2", "2x=-8, x=2")),
+    *(("(3,4)", rf"\boxed{{{said}}}") for said in ("x=3 or x=4", "x=3, x=4", "x=3, 2y=4", "(4,3)=(3,4)")),
+    *(
+        (right, rf"\boxed{{{right}{said}}}")
+        for right in (r"\frac{1}{2}", r"2\pi")
+        for said in (r"\,\text{or}\,1", r"\text{ squared}")
+    ),
+    (r"\frac{1}{2}", r"\boxed{\text{(A) }\frac{1}{2}\text{ (B) }3}"),
+    *(("B", rf"\boxed{{{said}}}") for said in (r"(B)\text{or}C", "(B)C_1", "B.1C.2")),
+    *(("E. coli", r"\boxed{E. faecalis}"), (r"\frac{2e-1}{3}", r"\boxed{\frac{0.2}{3}}")),
     *(("5+8i", rf"\boxed{{{said}}}") for said in (r"5+8\text{ inches}", "5+8", r"8+5\mathrm{i}", "5+8j")),
 ]
 
