@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -226,8 +227,17 @@ async def test_the_adviser_is_asked_in_the_driver(context, specs):
         await rollout(wrong, replace(context, pipeline=Advised(context.pipeline, Echo())))
 
 
-async def test_a_pipeline_that_cannot_be_sent_is_refused(context, specs):
-    import threading
+class Unsendable:
+    def __reduce__(self):
+        raise RuntimeError("it lives\nhere alone")
 
-    with pytest.raises(ConfigError, match=r"pipeline mathchat cannot be sent.*set rollout\.workers=1"):
-        await rollout(specs, replace(context, pipeline=Advised(context.pipeline, Echo(), lock=threading.Lock())))
+
+@pytest.mark.parametrize(
+    ("held", "why"), [(threading.Lock(), "cannot pickle '_thread.lock' object"), (Unsendable(), "it lives here alone")]
+)
+async def test_a_pipeline_or_a_ground_truth_that_cannot_be_sent_is_refused(context, specs, held, why):
+    words = rf"^rollout\.workers: %s cannot be sent to other processes \({why}\); set rollout\.workers=1$"
+    with pytest.raises(ConfigError, match=words % "pipeline mathchat"):
+        await rollout(specs, replace(context, pipeline=Advised(context.pipeline, Echo(), lock=held)))
+    with pytest.raises(ConfigError, match=words % "a ground truth of the tasks"):
+        await rollout([*specs[1:], replace(specs[0], task=replace(specs[0].task, ground_truth=held))], context)

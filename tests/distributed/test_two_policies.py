@@ -312,6 +312,13 @@ def test_no_cluster_at_an_address_is_said_at_once(ray_cluster):
     assert OpenRLHFConfig().ray_address is None
 
 
+def test_where_any_cluster_would_do_an_address_of_ray_client_in_the_environment_is_said_too():
+    code = "from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import connect; connect('auto')"
+    environment = {**os.environ, "RAY_ADDRESS": "http://127.0.0.1:8265"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300)
+    assert "BackendError: RAY_ADDRESS=http://127.0.0.1:8265 is of Ray's dashboard" in done.stderr
+
+
 def test_a_folder_whose_path_is_too_long_for_rays_sockets_is_said_with_the_way_out(tmp_path):
     long = tmp_path / ("long" * 25)
     long.mkdir()

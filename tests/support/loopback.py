@@ -16,6 +16,8 @@ except ModuleNotFoundError as missing:  # tests that import this are skipped
 class LoopbackServer:
     """Answers POST requests, each path with its handler. port: 0 takes a free one."""
 
+    host = "127.0.0.1"
+
     def __init__(
         self, handlers: Mapping[str, Callable[[web.Request], Awaitable[web.StreamResponse]]], port: int = 0
     ) -> None:
@@ -24,7 +26,7 @@ class LoopbackServer:
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self.host}:{self._port}"
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=1024 * 1024 * 1024)
@@ -32,7 +34,7 @@ class LoopbackServer:
             application.router.add_post(path, handler)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+        await web.TCPSite(self._runner, self.host, self._port).start()
         self._port = self._runner.addresses[0][1]
         return self
 

@@ -29,9 +29,17 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(variable)
 
 
-async def answered(model: str, step: Step, base: str | None = None) -> tuple[str, Received | None]:
+class Elsewhere(ScriptedServer):
+    """A server whose address clients do not know as this machine's."""
+
+    host = "127.0.0.2"
+
+
+async def answered(
+    model: str, step: Step, base: str | None = None, kind: type[ScriptedServer] = ScriptedServer
+) -> tuple[str, Received | None]:
     """The text of one reply, and the request as the server got it, if it did."""
-    async with ScriptedServer([step]) as server:
+    async with kind([step]) as server:
         base = base or (server.gemini_base if model == GEMINI else server.openai_base)
         client = client_factory(max_attempts=1).client(model, base)
         try:
@@ -79,6 +87,8 @@ async def test_a_server_is_asked_through_the_proxy_of_the_environment(monkeypatc
         text, _ = await answered(SERVER, say("not asked"), "http://judge.invalid/v1")
         assert text == EIGHT and proxy.requests[0].headers["Host"] == "judge.invalid"
         assert proxy.requests[0].headers["Proxy-Authorization"].startswith("Basic ")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.2")
+        assert (await answered(SERVER, say("directly"), kind=Elsewhere))[0] == "directly"
 
 
 @pytest.mark.parametrize("model", [SERVER, LITELLM, GEMINI])
@@ -99,7 +109,7 @@ async def test_a_proxy_that_cannot_be_used_is_an_error_of_one_line(
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", proxy)
     with pytest.raises(CoachError) as refused:
-        await answered(model, say(EIGHT), "http://judge.invalid/v1")
+        await answered(model, say(EIGHT), kind=Elsewhere)
     assert "hunter2" not in str(refused.value) and "\n" not in str(refused.value)
     assert "/v1' is not a URL" not in str(refused.value)  # the address is one
 

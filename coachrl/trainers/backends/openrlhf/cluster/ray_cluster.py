@@ -46,7 +46,8 @@ def connect(address: str | None) -> bool:
     """
     if ray.is_initialized():
         return False
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if not address or address == "auto":  # Ray takes $RAY_ADDRESS for "auto" too
+        address = os.environ.get("RAY_ADDRESS") or address or "local"
     _knock(address)
     for name, value in REAP_ORPHANS.items():  # read by what is started here; a running cluster has its own
         os.environ.setdefault(name, value)
@@ -193,7 +194,7 @@ def _knock(address: str) -> None:
     if "://" in address:
         raise BackendError(
             f"RAY_ADDRESS={one_line(without_passwords(address))} is of Ray's dashboard or of Ray Client: name the "
-            "head's host and port, as openrlhf.ray_address=10.0.0.1:6379, or =auto on a machine of the cluster"
+            "head's host and port, as openrlhf.ray_address=10.0.0.1:6379, or =local to use this machine"
         )
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdigit():

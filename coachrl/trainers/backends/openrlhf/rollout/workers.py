@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 from coachrl.errors import BackendError, ConfigError, WorkerLost
 from coachrl.sandbox.base import Sandbox
 from coachrl.seeding import derive_seed
+from coachrl.text import one_line, said
 from coachrl.trainers.backends.openrlhf.backend import OpenRLHFBackend
 from coachrl.trainers.backends.openrlhf.cluster.ray_cluster import DEATHS, reason
 from coachrl.trainers.backends.openrlhf.rollout.worker import (
@@ -70,17 +71,18 @@ class RolloutWorkers:
             await self._ready(place)
 
     async def play(self, specs: Sequence[EpisodeSpec], context: RolloutContext) -> list[Episode]:
-        """One episode for each spec, in the order of `specs`; see `rollout`. Raises ConfigError where the pipeline
-        cannot be sent to other processes."""
+        """One episode for each spec, in the order of `specs`; see `rollout`. Raises ConfigError where the pipeline or a
+        task cannot be sent to other processes."""
         config, count = self._config(context), len(self._handles)
-        following = [asyncio.create_task(self._follow(i, specs[i::count], config, context)) for i in range(count)]
+        shares = [(specs[i::count], _sendable(specs[i::count], "a ground truth of the tasks")) for i in range(count)]
+        following = [asyncio.create_task(self._follow(i, *share, config, context)) for i, share in enumerate(shares)]
         try:
-            shares = await asyncio.gather(*following)
+            played = await asyncio.gather(*following)
         finally:
             for task in following:
                 task.cancel()
             await asyncio.gather(*following, return_exceptions=True)
-        episodes = {key: episode for share in shares for key, episode in share.items()}
+        episodes = {key: episode for share in played for key, episode in share.items()}
         return [episodes[spec.episode_id] for spec in specs]
 
     async def close(self) -> None:
@@ -130,16 +132,10 @@ class RolloutWorkers:
             answer_timeout_s=self._backend.config.openrlhf.answer_timeout_s,
             advised=context.pipeline.adviser is not None,
         )
-        try:
-            return ray.put(config)
-        except TypeError as error:
-            raise ConfigError(
-                f"rollout.workers: pipeline {pipeline.name} cannot be sent to other processes "
-                f"({str(error).splitlines()[0]}); set rollout.workers=1"
-            ) from error
+        return _sendable(config, f"pipeline {pipeline.name}")
 
     async def _follow(
-        self, place: int, specs: Sequence[EpisodeSpec], config: Any, context: RolloutContext
+        self, place: int, specs: Sequence[EpisodeSpec], sent: Any, config: Any, context: RolloutContext
     ) -> dict[str, Episode]:
         """One worker's episodes, by id."""
         if not specs:
@@ -148,7 +144,7 @@ class RolloutWorkers:
         worker, share, whole = self._handles[place], _Share(), False
         watching = asyncio.create_task(self._watch(worker, share))
         try:
-            async for message in _messages(worker.play.options(num_returns="streaming").remote(specs, config)):
+            async for message in _messages(worker.play.options(num_returns="streaming").remote(sent, config)):
                 self._heed(message, share, worker, context)
             whole = True
         except DEATHS as error:
@@ -224,6 +220,19 @@ class RolloutWorkers:
         log.warning("rollout worker %d %s, and is started again (%s)", place, end, reason(error))
         self._handles[place] = self._worker(place)
         self._started[place] = self._handles[place].start.remote()
+
+
+def _sendable(given: Any, whose: str) -> Any:
+    """Where Ray's workers find it. Raises ConfigError for what holds anything that cannot be sent."""
+    try:
+        return ray.put(given)
+    except RayError:
+        raise
+    except Exception as error:  # what is to be sent may hold anybody's objects, which may raise anything
+        why = one_line(said(error.__cause__ or error))  # Ray raises a page of its own from it
+        raise ConfigError(
+            f"rollout.workers: {whose} cannot be sent to other processes ({why}); set rollout.workers=1"
+        ) from error
 
 
 async def _messages(stream: Any) -> AsyncIterator[Message]:
