@@ -35,10 +35,10 @@ SETTINGS = _by_word(
         "system_prompt": "pipeline.prompts",
         "max_completion_length generate_max_len max_response_length response_length max_tokens sampling.max_tokens "
         "rollout.max_new_tokens": "pipeline.max_new_tokens",
-        "temperature rollout.temperature": "sampling.temperature",
+        "rollout.temperature": "sampling.temperature",
         "reward_func reward_funcs reward_fn reward_function reward_functions custom_reward_function remote_rm_url "
         "remote_url": "reward.source",
-        "judge judge_model reward_model reward_pretrain coach.model": "coach.name",
+        "judge judge_model coach.model": "coach.name",
         "model_base_url coach.base_url coach.url": "coach.api_base",
         "budget cost_limit": "coach.budget_usd",
         "max_connections": "coach.concurrency",
@@ -117,8 +117,8 @@ SENTENCES = _by_word(
             "adapters stand in every linear layer but the output layer, without dropout (torch.lora_rank)"
         ),
         "optim optimizer": "the optimizer is AdamW, with train.learning_rate and train.weight_decay",
-        "critic critic_learning_rate gae lambd lam": "no critic is trained (docs/algorithms.md)",
-        "gamma": "returns are not discounted (docs/algorithms.md)",
+        "critic critic_learning_rate gae lambd lam": "no critic is trained",
+        "gamma": "returns are not discounted",
         "entropy_coef entropy_coeff entropy_loss_coef": "there is no entropy bonus (see train.clip_range_high)",
         "use_kl_loss use_kl_in_reward": "algorithm.kl_beta is the weight of the KL penalty, and 0 leaves it out",
         "scale_rewards normalize_reward norm_adv_by_std_in_grpo no_std_norm": (
@@ -129,8 +129,9 @@ SENTENCES = _by_word(
         "top_p top_k min_p sampling.top_p sampling.top_k rollout.top_p repetition_penalty": (
             "training draws from the whole distribution, as importance ratios need (for evaluation there is eval.top_p)"
         ),
+        "temperature": "training draws at sampling.temperature, and evaluation at eval.temperature",
+        "reward_model reward_pretrain": "rewards are of a coach (coach.name), or of a function (reward.source)",
         "reward_weights": "reward.source names one function, which may weigh several",
-        "packing packing_samples sample_packing use_remove_padding": "samples are packed in any case",
         "chat_template apply_chat_template": "the model's own chat template is taken in any case",
         "trust_remote_code": "models with code of their own are not loaded",
         "logging_steps logging_strategy log_every log_interval log_every_n_steps": (
@@ -152,7 +153,7 @@ SENTENCES = _by_word(
         "resume resume_from_checkpoint resume_from_path resume_mode load_checkpoint load_enable": (
             "a run goes on with `coachrl train --resume RUN`"
         ),
-        "push_to_hub hub_model_id": "`coachrl export RUN --format hub` makes a folder for the hub",
+        "push_to_hub hub_model_id": "`coachrl export RUN --format hub --out FOLDER --push NAME/REPO` uploads them",
         "fast_dev_run smoke_test": "--model tiny-random --steps 1 tries everything in seconds",
         "api_key coach.api_key openai_api_key": "keys are read from the environment (docs/coaches.md)",
         "tools": "an agent's are pipeline.roles.NAME.tools (docs/pipelines.md), a coach's coach.tools",
@@ -172,7 +173,8 @@ COMMANDS = _by_word(
         "list ls ps status history": "runs list",
         "score judge": "rescore RUN",
         "diff": "compare RUN RUN",
-        "push upload merge save": "export RUN --format hub",
+        "push upload": "export RUN --format hub --out FOLDER --push NAME/REPO",
+        "merge save": "export RUN --format hub --out FOLDER",
         "chat infer inference generate predict vllm-serve deploy": "serve RUN",
         "play sample episode": "rollout",
         "ckpt": "checkpoints list RUN",
