@@ -10,7 +10,6 @@ What this package offers from Python is imported on first use, so that `import c
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +41,8 @@ for _name in ("audit", "rescore"):
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
+        import difflib  # half of what importing this package would take
+
         close = difflib.get_close_matches(name, __all__, n=1)
         hint = f", did you mean '{close[0]}'?" if close else ""
         raise AttributeError(f"module 'coachrl' has no attribute '{name}'{hint}")

@@ -68,7 +68,7 @@ class _Verbs(TyperGroup):
             ctx.fail(f"no command {given!r}{self._meant(ctx, given)}")
         name, verb, rest = super().resolve_command(ctx, args)
         own = rest[: rest.index("--")] if "--" in rest else rest
-        for word in (word.partition("=")[0] for word in own):
+        for word in (word.partition("=")[0] for word in own if word.startswith("-")):
             if f"-{word}" in _options_of(verb):  # Click takes `-config x` for -c onfig
                 ctx.fail(f"no option '{word}', did you mean '-{word}'?")
         files = [word for word in own if word.partition("=")[0] == "--config" or word.startswith("-c")]
@@ -215,7 +215,7 @@ def _option_meant(option: str, context: Any) -> str:
     if context.parent is None and option in _options_of(context.command.commands["train"]):
         return f": options of a command stand behind it, as in coachrl train {option}"
     if option in _options_of(context.find_root().command):
-        return f": it stands before the command, as in coachrl {option} {context.info_name}"
+        return f": it stands before the command, as in coachrl {option} {context.command_path.partition(' ')[2]}"
     setting = setting_called(name.replace("-", "_"))
     for form in (setting.replace(".", "-"), setting.removesuffix(".name").rpartition(".")[2]):
         if (known := f"--{form.replace('_', '-')}") in there:

@@ -208,7 +208,7 @@ def _config_class(name: str) -> type[AlgorithmConfig]:
 def _foreign(keys: list[str], given: Mapping[str, Any], name: str, known: Set[str]) -> list[str]:
     """One sentence for each key that the algorithm does not have."""
     owners = {key: [other for other in SHIPPED if key in own_keys(other)] for key in keys}
-    hints = {key: nearest(key, known) or behind(meant_by(key)) for key in keys}
+    hints = {key: behind(meant_by(key)) or nearest(key, known) for key in keys}
     sentences = [
         f"unknown key 'algorithm.{key}': it is of {', '.join(owners[key])}, and {name} takes {', '.join(known)}"
         if owners[key]

@@ -23,8 +23,8 @@ SETTINGS = _by_word(
         "eval_dataset eval_data eval.dataset val_files val_data validation_file test_file tasks.test tasks.eval "
         "tasks.val": "tasks.heldout",
         "val_set_size validation_split test_size": "tasks.heldout_share",
-        "max_samples max_train_samples limit_train_batches": "tasks.train_count",
-        "limit eval.limit max_eval_samples limit_val_batches num_examples": "tasks.heldout_count",
+        "max_samples max_train_samples": "tasks.train_count",
+        "limit eval.limit max_eval_samples num_examples": "tasks.heldout_count",
         "dataset_train_split prompt_split tasks.split": "tasks.train_split",
         "dataset_test_split eval.split": "tasks.heldout_split",
         "dataset_config": "tasks.subset",
@@ -35,10 +35,10 @@ SETTINGS = _by_word(
         "system_prompt": "pipeline.prompts",
         "max_completion_length generate_max_len max_response_length response_length max_tokens sampling.max_tokens "
         "rollout.max_new_tokens": "pipeline.max_new_tokens",
-        "temperature rollout.temperature": "sampling.temperature",
+        "rollout.temperature": "sampling.temperature",
         "reward_func reward_funcs reward_fn reward_function reward_functions custom_reward_function remote_rm_url "
         "remote_url": "reward.source",
-        "judge judge_model reward_model reward_pretrain coach.model": "coach.name",
+        "judge judge_model coach.model": "coach.name",
         "model_base_url coach.base_url coach.url": "coach.api_base",
         "budget cost_limit": "coach.budget_usd",
         "max_connections": "coach.concurrency",
@@ -56,7 +56,6 @@ SETTINGS = _by_word(
         "lr actor_learning_rate": "train.learning_rate",
         "lr_scheduler lr_scheduler_type warmup_style": "train.lr_schedule",
         "lr_warmup_steps lr_warmup_ratio lr_warmup_steps_ratio warmup_ratio": "train.warmup_steps",
-        "l2": "train.weight_decay",
         "grad_clip clip_grad gradient_clip_val": "train.max_grad_norm",
         "epsilon eps_clip clip_ratio clip_ratio_low": "train.clip_range",
         "epsilon_high eps_clip_low_high clip_ratio_high": "train.clip_range_high",
@@ -117,8 +116,8 @@ SENTENCES = _by_word(
             "adapters stand in every linear layer but the output layer, without dropout (torch.lora_rank)"
         ),
         "optim optimizer": "the optimizer is AdamW, with train.learning_rate and train.weight_decay",
-        "critic critic_learning_rate gae lambd lam": "no critic is trained (docs/algorithms.md)",
-        "gamma": "returns are not discounted (docs/algorithms.md)",
+        "critic critic_learning_rate gae lambd lam": "no critic is trained",
+        "gamma": "returns are not discounted",
         "entropy_coef entropy_coeff entropy_loss_coef": "there is no entropy bonus (see train.clip_range_high)",
         "use_kl_loss use_kl_in_reward": "algorithm.kl_beta is the weight of the KL penalty, and 0 leaves it out",
         "scale_rewards normalize_reward norm_adv_by_std_in_grpo no_std_norm": (
@@ -129,8 +128,9 @@ SENTENCES = _by_word(
         "top_p top_k min_p sampling.top_p sampling.top_k rollout.top_p repetition_penalty": (
             "training draws from the whole distribution, as importance ratios need (for evaluation there is eval.top_p)"
         ),
+        "temperature": "training draws at sampling.temperature, and evaluation at eval.temperature",
+        "reward_model reward_pretrain": "rewards are of a coach (coach.name), or of a function (reward.source)",
         "reward_weights": "reward.source names one function, which may weigh several",
-        "packing packing_samples sample_packing use_remove_padding": "samples are packed in any case",
         "chat_template apply_chat_template": "the model's own chat template is taken in any case",
         "trust_remote_code": "models with code of their own are not loaded",
         "logging_steps logging_strategy log_every log_interval log_every_n_steps": (
@@ -152,7 +152,7 @@ SENTENCES = _by_word(
         "resume resume_from_checkpoint resume_from_path resume_mode load_checkpoint load_enable": (
             "a run goes on with `coachrl train --resume RUN`"
         ),
-        "push_to_hub hub_model_id": "`coachrl export RUN --format hub` makes a folder for the hub",
+        "push_to_hub hub_model_id": "`coachrl export RUN --format hub --out FOLDER --push NAME/REPO` uploads them",
         "fast_dev_run smoke_test": "--model tiny-random --steps 1 tries everything in seconds",
         "api_key coach.api_key openai_api_key": "keys are read from the environment (docs/coaches.md)",
         "tools": "an agent's are pipeline.roles.NAME.tools (docs/pipelines.md), a coach's coach.tools",
@@ -165,19 +165,20 @@ SENTENCES = _by_word(
 
 COMMANDS = _by_word(
     {
-        "run fit start launch grpo ppo rl finetune learn": "train",
-        "resume continue restart": "train --resume RUN",
+        "run fit start launch grpo ppo rl finetune": "train",
+        "resume continue": "train --resume RUN",
         "evaluate test validate benchmark": "eval",
-        "logs log tail show dashboard ui watch open inspect tensorboard": "view RUN",
-        "list ls ps status history": "runs list",
+        "logs log show dashboard ui watch inspect tensorboard": "view RUN",
+        "list ls ps status": "runs list",
         "score judge": "rescore RUN",
         "diff": "compare RUN RUN",
-        "push upload merge save": "export RUN --format hub",
-        "chat infer inference generate predict vllm-serve deploy": "serve RUN",
-        "play sample episode": "rollout",
+        "push upload": "export RUN --format hub --out FOLDER --push NAME/REPO",
+        "merge save": "export RUN --format hub --out FOLDER",
+        "chat infer inference generate predict vllm-serve": "serve RUN",
+        "play sample": "rollout",
         "ckpt": "checkpoints list RUN",
         "check env info": "doctor",
-        "init new demo quickstart": "train --config quickstart",
+        "init demo quickstart": "train --config quickstart",
         "settings": "config show",
         "help": "--help",
         "version": "--version",

@@ -145,10 +145,7 @@ class Run:
                 if all((above / part).exists() for part in ("config.yaml", "episodes")):
                     raise ConfigError(f"{folder} is not a run folder, but a part of one: name {above}")
             near = nearest(folder.name, places.names_in(folder.parent)).replace("'", f"'{folder.parent}/", 1)
-            for meant in (
-                Path("runs") / folder,
-                folder / "latest",
-            ):  # who names a run alone, or the folder that holds it
+            for meant in (Path("runs") / folder, folder / "latest"):  # a run by its name, or the folder that holds it
                 if (meant / "config.yaml").exists():
                     near = f", did you mean '{meant}'?"
             raise ConfigError(f"{folder} is not a run folder{near or ': it has none of ' + ', '.join(parts)}")

@@ -38,11 +38,13 @@ TYPED = [
     ("train --pipeline my_team.py", "did you mean 'my_team:MyPipeline'?"),
     ("train algorithm.name=my.package.Mine", "did you mean 'my.package:Mine'?"),
     ("train algorithm.gamma=1", "returns are not discounted"),
+    ("train algorithm.lam=1", "no critic is trained"),
     ("train -config quickstart", "no option '-config', did you mean '--config'?"),
     ("train -steps=4", "no option '-steps', did you mean '--steps'?"),
     ("tasks list -config quickstart", "no option '-config', did you mean '--config'?"),
     ("--config quickstart train", "options of a command stand behind it, as in coachrl train --config"),
     ("--seed 4 train", "as in coachrl train --seed"),
+    ("tasks list -v", "as in coachrl -v tasks list"),
     ("train -v", "it stands before the command, as in coachrl -v train"),
     ("train --version", "it stands before the command, as in coachrl --version train"),
     ("--debug train", "`coachrl --verbose` before the command"),
@@ -69,6 +71,8 @@ TYPED = [
     ("rollout --n 2", "did you mean '-n'?"),
     ("eval -T x=1", "settings stand by themselves"),
     ("rescore runs/x --budget 3", "as a setting it is coach.budget_usd=VALUE"),
+    ("eval --temperature 0", "evaluation at eval.temperature"),
+    ("train --push_to_hub", "--push NAME/REPO"),
     ("sft --lr 1e-5", "did you mean '--learning-rate'?"),
     ("sft --output-dir x", "did you mean '--out'?"),
     ("sft --model-name-or-path x", "did you mean '--model'?"),
@@ -105,6 +109,14 @@ def test_what_is_typed_from_habit_is_answered_by_what_to_type_here(typed, said, 
 @pytest.mark.parametrize("typed", UNANSWERED)
 def test_a_command_is_told_of_no_setting_that_it_does_not_take(typed, monkeypatch, capsys):
     assert re.search(r"no option '[^']+' \(", answer(typed, monkeypatch, capsys))
+
+
+@pytest.mark.parametrize("line", ["train --name c --dry-run", "train --name=n --dry-run", "tasks list -c quickstart"])
+def test_a_word_that_only_looks_like_an_option_is_taken(line, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["coachrl", *line.split()])
+    with pytest.raises(SystemExit) as ended:
+        main._run()
+    assert not ended.value.code
 
 
 def rows():

@@ -236,7 +236,7 @@ def _with_inner(entry: Any) -> Any:
         return entry
     objects = [(name, held) for name, held in entry.items() if isinstance(held, Mapping)]
     inner = {f"{name}.{key}": value for name, held in objects for key, value in held.items()}
-    return {**entry, **inner, **entry}
+    return {**entry, **inner, **entry} if inner else entry
 
 
 def _asked(problem: Any) -> Any:

@@ -345,6 +345,7 @@ def test_loads_an_array_and_json_lines_alike(tmp_path: Path) -> None:
             '[{"prompt": [{"role": "system", "content": "b"}, {"role": "user", "content": "a"}], "answer": 1}]',
             "'prompt' must hold the problem's text, or one message of a user's, not",
         ),
+        ('[{"prompt": [{"role": "system", "content": "b"}], "answer": 1}]', "or one message of a user's, not"),
         ('[{"prompt": [{"role": "user", "content": null}], "answer": 1}]', "'prompt' must hold the problem's text"),
         ('[{"prompt": "a"}]', "entry 1: no field answer or solution; it has prompt: set tasks.fields.answer=NAME"),
         ('[{"prompt": "a", "answer": NaN}]', "entry 1: 'answer' must be"),
