@@ -30,7 +30,7 @@ from coachrl.commands.build import make_coach_pool
 from coachrl.commands.configure import check_named, coach_flags, rescore_config, run_config, warn_of_sampling
 from coachrl.commands.event_loop import run_in_loop
 from coachrl.commands.run import evaluate_run, rollout_once, train_run
-from coachrl.config import RunConfig, Section, check_read
+from coachrl.config import RunConfig, Section, warn_of_unread
 from coachrl.errors import ConfigError
 from coachrl.report import write_report
 from coachrl.rescore.comparison import Comparison, compare
@@ -211,7 +211,7 @@ def rescore(
     prompt = _path("coach_prompt", coach_prompt) if coach_prompt is not None else None
     flags = coach_flags(chosen.get("coach.name"), prompt, coach_api_base)
     config = rescore_config(opened, (), {**flags, **chosen, **_flags(settings)})
-    check_read(config, (), _flags(settings))
+    warn_of_unread(config, (), _flags(settings))
     by, which = rescored_by(config, repeat), ActionFilter(failed_only, sample, seed)
     done = _finish(rescore_run(opened, config, by, which, lambda done, total: None, make_coach_pool))
     scores = done.rescore.scores if done.rescore is not None else {}

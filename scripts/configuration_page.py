@@ -28,9 +28,9 @@ Every setting of a run, with its default and what it means. A YAML file (`coachr
 differs from the defaults, and `key.sub=value` on the command line overrides both. What counts, from the least to the
 most: the defaults below, what the pipeline says, the file, the command line. An unknown key is an error that names the
 nearest known one. So is a setting that belongs to one choice alone and is named on the command line without that, such
-as `openrlhf.gpus` without `backend=openrlhf`, or `model` where each policy has its own; in a file, which may serve two
-backends, it may stand. `coachrl train --dry-run` says what a configuration would do, and what in it comes to nothing; a
-run keeps all of its settings in its folder's `config.yaml`.
+as `openrlhf.gpus` without `backend=openrlhf`; in a file, which may serve two backends, it may stand, and where compared
+runs differ in their algorithm or coach it is told and not refused. `coachrl train --dry-run` says what a configuration
+would do, and what in it comes to nothing; a run keeps all of its settings in its folder's `config.yaml`.
 
 With the bundled model, which is the default, or with `tiny-random`, the pipeline says more: 8 steps of 16 tasks at a
 learning rate of 2e-5 in place of 100 steps at 1e-6, replies of a length that so small a model can fill, the short

@@ -33,14 +33,14 @@ def rescore(
     from coachrl.commands.build import make_coach_pool
     from coachrl.commands.configure import rescore_config
     from coachrl.commands.event_loop import run_in_loop
-    from coachrl.config import check_read
+    from coachrl.config import warn_of_unread
     from coachrl.rescore.comparison import compare
     from coachrl.rescore.rescoring import ActionFilter, rescore_run, rescored_by
     from coachrl.runs.folder import Run
 
     run = Run.open(run_folder)
     config = rescore_config(run, overrides or [], coach.of_a_saved_run())
-    check_read(config, overrides or ())
+    warn_of_unread(config, overrides or ())
     by, which = rescored_by(config, repeat), ActionFilter(failed_only, sample, seed)
     try:
         with _progress() as progress:

@@ -35,9 +35,9 @@ def run_config(
 
 
 def check_named(config: RunConfig, overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:
-    """Raises ConfigError where nothing reads what was named for this call: it belongs to a choice that is not made, or
-    it is a model, and each policy has its own. Of a setting for all roles, each of which has its own, it warns: runs of
-    several teams may be given the same."""
+    """Raises ConfigError where nothing reads what was named for this call: it belongs to a choice that is not made. Of
+    a setting for all roles or policies, each of which has its own, it warns: runs of several teams may be given the
+    same, and `model` still says whether the run is a small one."""
     overrides = list(overrides)
     check_read(config, overrides, flags)
     named = given_settings(overrides, flags)
@@ -48,28 +48,28 @@ def check_named(config: RunConfig, overrides: Iterable[str], flags: Mapping[str,
     except ConfigError:  # which is said in its own place
         return
     models = {name: config.initial_model(name) for name in policy_names(roles)}
-    if "model" in named and (unread := _unread("model", config.model, models, "policies.NAME.model")):
-        raise ConfigError(unread)
+    if "model" in named and _is_unused(config.model, models):
+        log.warning("no policy begins as model: each has its own by policies.NAME.model (%s)", _listed(models))
     for key, own in _OF_ALL_ROLES.items():
         if key == "max_new_tokens" and config.train.loss_aggregation == "seq-mean-token-sum-norm":
             continue  # which divides by it
-        given, found = getattr(config.pipeline, key), {role.name: getattr(role, own) for role in roles}
-        unread = _unread(f"pipeline.{key}", given, found, f"pipeline.roles.NAME.{own}")
-        if unread and f"pipeline.{key}" in named:
-            log.warning(unread)
+        found = {role.name: getattr(role, own) for role in roles}
+        if (name := f"pipeline.{key}") in named and _is_unused(getattr(config.pipeline, key), found):
+            own_key, listed = f"pipeline.roles.NAME.{own}", _listed(found)
+            log.warning("nothing reads %s: each has its own (%s); set %s, or leave %s out", name, listed, own_key, name)
 
 
 _OF_ALL_ROLES = {"max_new_tokens": "max_new_tokens", "thinking": "thinking", "shared_policy": "policy"}
 """Settings of a pipeline for roles that have none of their own -> what a role calls it."""
 
 
-def _unread(key: str, given: Any, found: Mapping[str, Any], own: str) -> str:
-    """What to say where what was named for all is that of none, else "". found: what there is in the end, by role or
-    policy. own: the setting that counts."""
-    if not found or given is None or given in found.values():
-        return ""
-    listed = ", ".join(f"{name} {value}" for name, value in found.items())
-    return f"nothing reads {key}: each has its own ({listed}); set {own}, or leave {key} out"
+def _is_unused(given: Any, found: Mapping[str, Any]) -> bool:
+    """Whether what was given for all is that of none. found: what there is in the end, by role or policy."""
+    return bool(found) and given is not None and given not in found.values()
+
+
+def _listed(found: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in found.items())
 
 
 def warn_of_sampling(overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:

@@ -24,4 +24,4 @@ from coachrl.config.sandbox import SandboxConfig
 from coachrl.config.section import Section, flat_settings
 from coachrl.config.tasks import TaskConfig, TaskSection
 from coachrl.config.training import AuditConfig, EvalConfig, RolloutConfig, SamplingConfig, SftConfig, TrainConfig
-from coachrl.config.unread import check_read, without_effect
+from coachrl.config.unread import check_read, warn_of_unread, without_effect

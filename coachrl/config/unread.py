@@ -5,7 +5,8 @@ In a file they may stand: one file may serve two backends, or a run and its base
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from coachrl.config.algorithm import SHIPPED, SavedAlgorithmConfig, algorithm_code, find_algorithm, made_algorithm
@@ -16,6 +17,8 @@ from coachrl.config.section import flat_settings
 from coachrl.config.training import TrainConfig
 from coachrl.errors import ConfigError
 from coachrl.text import counted
+
+log = logging.getLogger(__name__)
 
 _OF_ONE_PROCESS = [
     f"torch.{key}" for key in TorchConfig.model_fields if key not in ("lora_rank", "lora_alpha", "share_base")
@@ -28,11 +31,11 @@ _OF_CLUSTERS = [f"openrlhf.{key}" for key in OpenRLHFConfig.model_fields if key 
 # How a model is asked. How many calls there are at once, and what they cost, is minded where rules are asked, too.
 _OF_MODELS = [
     f"coach.{key}"
-    for key in (
-        *("compare", "library", "temperature", "max_tokens", "thinking_budget", "reasoning_effort", "structured"),
-        *("timeout_s", "max_attempts", "give_up_after_s", "requests_per_minute", "tokens_per_minute"),
-        "usd_per_million_tokens",
-    )
+    for key in ("library", "temperature", "max_tokens", "thinking_budget", "reasoning_effort", "structured")
+] + ["coach.usd_per_million_tokens"]
+_OF_CALLS = [
+    f"coach.{key}"
+    for key in ("compare", "timeout_s", "max_attempts", "give_up_after_s", "requests_per_minute", "tokens_per_minute")
 ]
 
 
@@ -77,7 +80,9 @@ def _may_have_styles(config: RunConfig) -> bool:
 
 # A setting or a whole section, the choice that it belongs to (in which {0} is the configuration), and whether that is
 # made.
-_NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
+_Needs = list[tuple[str, str, Callable[[RunConfig], bool]]]
+
+_NEEDS: _Needs = [
     *[(key, "backend=openrlhf", lambda config: config.backend == "openrlhf") for key in _OF_CLUSTERS],
     ("vllm", "backend=vllm", lambda config: config.backend == "vllm"),
     *[(key, "backend=torch or backend=vllm", lambda config: config.backend != "openrlhf") for key in _OF_ONE_PROCESS],
@@ -86,10 +91,6 @@ _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
     ("rollout.silence_timeout_s", "rollout.workers above 1", lambda config: config.rollout.workers > 1),
     ("sandbox.url", "sandbox.kind=fusion", lambda config: config.sandbox.kind == "fusion"),
     ("sampling.candidates", "sampling.scheme=tree", lambda config: config.sampling.scheme == "tree"),
-    *[
-        (key, "an algorithm.name that takes rewards from reward.source (it is {0.algorithm.name})", _reads_source)
-        for key in ("reward.source", "reward.team_weight")
-    ],
     ("reward.team_weight", "reward.source=environment", _may_weigh),
     *[(key, "a language model in coach.name", _asks_others) for key in _OF_MODELS],
     ("coach.combine", "coach.ensemble", lambda config: bool(config.coach.ensemble)),
@@ -97,10 +98,6 @@ _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
     ("coach.strategic", "coach.strategic.window_steps", lambda config: config.coach.strategic.window_steps > 0),
     ("coach.retrospective", "algorithm.name=retrospective", _walks_back),
     ("audit.reference_set", "audit.every", lambda config: config.audit.every > 0),
-    *[
-        (key, "an algorithm.name with PPO's loss (it is {0.algorithm.name})", _clips)
-        for key in ("train.clip_range", "train.clip_range_high")
-    ],
     ("train.checkpoint_every", "train.keep_checkpoints of 1 or more", lambda config: config.train.keep_checkpoints > 0),
     ("train.restarts", "backend=openrlhf or backend=vllm", lambda config: config.backend != "torch"),
     ("sandbox.max_processes", "sandbox.kind=local", lambda config: config.sandbox.kind == "local"),
@@ -108,22 +105,45 @@ _NEEDS: list[tuple[str, str, Callable[[RunConfig], bool]]] = [
 ]
 
 
+# Told and not refused: one command may serve a run and its baseline, which differ in their algorithm or coach.
+_TOLD: _Needs = [
+    *[
+        (key, "an algorithm.name that takes rewards from reward.source (it is {0.algorithm.name})", _reads_source)
+        for key in ("reward.source", "reward.team_weight")
+    ],
+    *[
+        (key, "an algorithm.name with PPO's loss (it is {0.algorithm.name})", _clips)
+        for key in ("train.clip_range", "train.clip_range_high")
+    ],
+    *[(key, "a language model in coach.name", _asks_others) for key in _OF_CALLS],
+]
+
+
 def check_read(config: RunConfig, overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:
     """Raises ConfigError where a setting that overrides or flags name (as for `load_config`) differs from its default,
-    and belongs to a choice that `config` does not make."""
+    and belongs to a choice that `config` does not make. Warns where runs that are compared differ in that choice."""
     named = given_settings(overrides, flags)
-    if not named:
-        return
+    for line in _unread(config, named, _NEEDS):
+        raise ConfigError(line)
+    for line in _unread(config, named, _TOLD):
+        log.warning(line)
+
+
+def warn_of_unread(config: RunConfig, overrides: Iterable[str], flags: Mapping[str, Any] | None = None) -> None:
+    """The same for a call that several coaches are compared by: nothing is refused."""
+    for line in _unread(config, given_settings(overrides, flags), [*_NEEDS, *_TOLD]):
+        log.warning(line)
+
+
+def _unread(config: RunConfig, named: Iterable[str], needs: _Needs) -> Iterator[str]:
     usual = flat_settings(RunConfig().model_dump(mode="json"))
     changed = [key for key, value in flat_settings(config.model_dump(mode="json")).items() if value != usual.get(key)]
     for given in named:
         if not any(_is_within(key, given) for key in changed):
             continue
-        for place, needed, is_read in _NEEDS:
+        for place, needed, is_read in needs:
             if _is_within(given, place) and not is_read(config):
-                raise ConfigError(
-                    f"nothing reads {given} without {needed.format(config)}: set that too, or leave {given} out"
-                )
+                yield f"nothing reads {given} without {needed.format(config)}: set that too, or leave {given} out"
 
 
 def without_effect(config: RunConfig) -> list[str]:
@@ -132,6 +152,7 @@ def without_effect(config: RunConfig) -> list[str]:
     train, audit, evaluation, coach = config.train, config.audit, config.eval, config.coach
     steps, asked = counted(train.steps, "step"), _asks_coach(config)
     one_update = train.ppo_epochs == 1 and train.ppo_mini_batch_size is None and config.backend == "torch"
+    options = config.pipeline.options if ":" not in config.pipeline.name else {}
     alone = train.group_size * config.sampling.replies_per_turn == 1
     told: list[tuple[bool, str]] = [
         (
@@ -140,10 +161,16 @@ def without_effect(config: RunConfig) -> list[str]:
             f"reward.source={config.reward.source} make no use of it",
         ),
         (
-            config.reward.source == "coach"
-            and "rewards" in config.pipeline.options
-            and ":" not in config.pipeline.name,
+            config.reward.source == "coach" and "rewards" in options,
             "pipeline.options.rewards: nothing is trained on them without reward.source=environment",
+        ),
+        (
+            options.get("adviser_api_base") is not None and options.get("adviser") is None,
+            "pipeline.options.adviser_api_base: it is the adviser's, and pipeline.options.adviser names none",
+        ),
+        (
+            options.get("adviser") is not None and options.get("turns", 1) == 1,
+            "pipeline.options.adviser: it advises between turns, and with pipeline.options.turns=1 there is one",
         ),
         (not asked and audit.every > 0, f"audit.every={audit.every}: no coach is asked, and nothing audited"),
         (asked and audit.every > train.steps, f"audit.every={audit.every}: no audit is due in {steps}"),

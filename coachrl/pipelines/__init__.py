@@ -66,7 +66,12 @@ def _check_declarations(found: type[Pipeline], shown: str) -> None:
 
 def _check_spelling(found: type[Pipeline], shown: str) -> None:
     """Raises ConfigError for an attribute that is nearly what a pipeline may declare: nobody would ever read it."""
-    own = {name for parent in found.__mro__ for name in vars(parent) if name[0] != "_" and not hasattr(Pipeline, name)}
+    own = {
+        name
+        for parent in found.__mro__
+        for name, value in vars(parent).items()
+        if name[0] != "_" and not hasattr(Pipeline, name) and not inspect.isroutine(value)
+    }
     for name in sorted(own):
         for meant in get_close_matches(name, _DECLARED, n=1, cutoff=0.85):
             raise ConfigError(

@@ -156,11 +156,13 @@ def _parquet_entries(path: Path, where: str) -> list[Entry]:
 
 
 def _features_of(path: Path, where: str) -> Any:
-    """What the library `datasets` wrote of the columns of a Parquet file; None where it wrote none, or is not here."""
+    """What the library `datasets` wrote of the columns of a Parquet file; None where it wrote of none that stands for
+    something else, or is not here."""
     import pyarrow.parquet
 
     schema = pyarrow.parquet.read_schema(path)
-    if b"huggingface" not in (schema.metadata or {}):
+    said = (schema.metadata or {}).get(b"huggingface", b"")
+    if b'"ClassLabel"' not in said and b'"Json"' not in said:
         return None
     try:
         import datasets

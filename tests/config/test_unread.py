@@ -41,16 +41,10 @@ _EACH = " ".join(f"pipeline.roles.{role}.{{setting}}" for role in ("problem_solv
         (["coach.strategic.reliable_at=0.5"], "coach.strategic.window_steps"),
         (["coach.retrospective.name=gemini-2.5-pro"], "algorithm.name=retrospective"),
         (["audit.reference_set=5"], "audit.every"),
-        (["coach.timeout_s=5"], "a language model in coach.name"),
-        (["coach.compare=siblings"], "a language model in coach.name"),
         (["train.restarts=9"], "backend=openrlhf or backend=vllm"),
         (["train.keep_checkpoints=0", "train.checkpoint_every=5"], "train.keep_checkpoints of 1 or more"),
         (["sandbox.kind=local-unsafe", "sandbox.max_processes=9"], "sandbox.kind=local"),
         (["pipeline.prompts=mine", "pipeline.prompt_style=terse"], "pipeline.prompts=null"),
-        ([*_MAGRPO, "train.clip_range=0.1"], r"an algorithm.name with PPO's loss \(it is magrpo\)"),
-        ([*_MAGRPO, "train.clip_range_high=0.3"], r"an algorithm.name with PPO's loss \(it is magrpo\)"),
-        ([*_OUTCOME, "reward.source=environment"], r"an algorithm.name that takes rewards .* \(it is outcome\)"),
-        ([*_OUTCOME, "reward.team_weight=2"], r"an algorithm.name that takes rewards .* \(it is outcome\)"),
     ],
 )
 def test_a_setting_of_what_is_not_chosen_is_refused_with_what_it_needs(overrides, missing):
@@ -94,12 +88,40 @@ def test_a_setting_that_is_read_or_is_as_it_would_be_anyway_is_taken(overrides):
     run_config(None, overrides)
 
 
-def test_a_model_for_all_policies_of_which_each_has_its_own_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"^nothing reads model: each has its own \(data_engineer models/.*NAME\.model"
-    ):
-        run_config("dsbench_lite", ["model=tiny-random"])
+@pytest.mark.parametrize(
+    ("overrides", "missing"),
+    [
+        (["coach.timeout_s=5"], "a language model in coach.name"),
+        (["coach.compare=siblings"], "a language model in coach.name"),
+        ([*_MAGRPO, "train.clip_range=0.1"], r"an algorithm.name with PPO's loss \(it is magrpo\)"),
+        ([*_MAGRPO, "train.clip_range_high=0.3"], r"an algorithm.name with PPO's loss \(it is magrpo\)"),
+        ([*_OUTCOME, "reward.source=environment"], r"an algorithm.name that takes rewards .* \(it is outcome\)"),
+        ([*_OUTCOME, "reward.source=environment", "reward.team_weight=2"], r"an algorithm.name that takes rewards .*"),
+    ],
+)
+def test_what_one_of_two_compared_runs_does_not_read_is_told_and_not_refused(caplog, tmp_path, overrides, missing):
+    run_config(None, overrides)
+    key = overrides[-1].partition("=")[0]
+    assert re.fullmatch(f"nothing reads {key} without {missing}: set that too, or leave {key} out", caplog.messages[-1])
+    caplog.clear()
+    (tmp_path / "a.yaml").write_text("coach: {timeout_s: 5}\nreward: {source: environment}\ntrain: {clip_range: 0.1}\n")
+    run_config(str(tmp_path / "a.yaml"), overrides[:-1])
+    assert key not in " ".join(caplog.messages)
+
+
+def test_a_model_for_all_policies_of_which_each_has_its_own_is_told(caplog):
+    """And not refused: it says that the run is no small one."""
+    models = [f"policies.{role}.model=m" for role in ("problem_solver", "code_executor", "verifier")]
+    own = ["model=Qwen/Qwen3-4B", *models]
+    assert run_config(None, own).train.steps == RunConfig().train.steps > run_config(None, models).train.steps
+    assert caplog.messages == [
+        "no policy begins as model: each has its own by policies.NAME.model (problem_solver m, code_executor m, "
+        "verifier m)"
+    ]
+    caplog.clear()
     run_config("quickstart", ["model=tiny-random", "policies.verifier.model=smollm2-135m"])
+    run_config(None, ["model=m", *models])
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(
@@ -144,6 +166,14 @@ def test_a_length_for_all_roles_takes_the_place_of_those_that_come_with_the_smal
             ["pipeline.name=sudoku", "pipeline.options.rewards=outcome"],
             "pipeline.options.rewards: nothing is trained on them",
         ),
+        (
+            ["pipeline.name=coop_code", "pipeline.options.adviser_api_base=http://h/v1"],
+            "pipeline.options.adviser_api_base: it is the adviser's, and pipeline.options.adviser names none",
+        ),
+        (
+            ["pipeline.name=coop_code", "pipeline.options={feedback: coach, adviser: m}"],
+            "pipeline.options.adviser: it advises between turns, and with pipeline.options.turns=1 there is one",
+        ),
         (["train.clip_range_high=0.3"], "train.clip_range: with train.ppo_epochs=1 and one optimizer step no ratio"),
         (["eval.temperature=0", "eval.samples_per_task=4"], "eval.samples_per_task=4: with eval.temperature=0 they"),
         (["coach.name=gpt-4o", "coach.compare=siblings"], "coach.compare=siblings: with train.group_size=1 an action"),
@@ -159,6 +189,11 @@ def test_nothing_is_told_of_what_comes_to_something():
     best = ["eval.every=4", "train.keep_best=true", "coach.name=gpt-4o", "coach.compare=siblings", "train.group_size=2"]
     assert without_effect(run_config(None, [*audited, *best])) == []
     assert without_effect(run_config(None, ["train.clip_range=0.3", "train.ppo_epochs=2"])) == []
+    advised = [
+        "pipeline.name=coop_code",
+        "pipeline.options={feedback: coach, adviser: m, adviser_api_base: h, turns: 2}",
+    ]
+    assert without_effect(run_config(None, advised)) == []
     by_coach = ["algorithm.name=counterfactual", "algorithm.coach_roles=[verifier]"]
     assert without_effect(run_config(None, [*by_coach, "coach.name=gpt-4o", "audit.every=1"])) == []
     for config in resource("configs").glob("*.yaml"):

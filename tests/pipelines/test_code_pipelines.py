@@ -376,8 +376,6 @@ async def test_advice_that_cannot_be_had_is_told_as_such(code_sandbox, monkeypat
     ("name", "options", "words"),
     [
         ("coop_code", {"feedback": "coach"}, "feedback=coach and adviser=MODEL belong together"),
-        ("coop_code", {"feedback": "coach", "adviser": "m"}, "adviser advises between turns: set turns to 2 or more"),
-        ("coop_code", {"adviser_api_base": "http://h/v1"}, "adviser_api_base is the adviser's: name it in adviser"),
         ("coop_code", {"adviser": "openai/x"}, "belong together"),
         ("coop_code", {"workflow": "discussion", "turns": 3, "feedback": "tests"}, "leave turns and feedback out"),
         ("coop_code", {"weights": {"test": 1}}, r"no option 'weights\.test', did you mean 'tests'"),

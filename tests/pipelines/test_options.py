@@ -166,6 +166,11 @@ def test_what_is_no_pipeline_is_refused_with_the_reason(tmp_path, monkeypatch, t
         make_pipeline(PipelineConfig(name=f"own_pipeline:{name}"))
 
 
+def test_a_method_of_ones_own_may_be_called_nearly_as_what_a_pipeline_declares(own_module, monkeypatch):
+    monkeypatch.setattr(Rounds, "joint_reward", lambda self: 1.0, raising=False)
+    assert make_pipeline(PipelineConfig(name="own_rounds:Rounds")).joint_reward() == 1.0
+
+
 def own(**options):
     return PipelineConfig(name="own_rounds:Rounds", options=options)
 

@@ -297,10 +297,11 @@ def test_what_a_parquet_file_says_of_its_columns_is_read_or_refused(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table({"problem": ["1 + 1?", "1 + 2?"], "answer": ["2", "3"]})
-    for said in (b'{"pandas": 1}', b"{}"):
-        parquet.write_table(table.replace_schema_metadata({b"pandas": said}), tmp_path / "a.parquet")
+    newer = b'{"info": {"features": {"answer": {"dtype": "string", "_type": "Value"}, "more": {"_type": "Newer"}}}}'
+    for key, said in ((b"pandas", b"{}"), (b"huggingface", b"{"), (b"huggingface", newer)):
+        parquet.write_table(table.replace_schema_metadata({key: said}), tmp_path / "a.parquet")
         assert [len(part) for part in load(f"tasks.train={tmp_path / 'a.parquet'}")] == [1, 1]
-    for said in (b"{", b'{"info": {"features": {"answer": {"_type": "Nothing"}}}}', b'{"info": 3}'):
+    for said in (b'{"ClassLabel"', newer.replace(b"Value", b"ClassLabel")):
         parquet.write_table(table.replace_schema_metadata({b"huggingface": said}), tmp_path / "a.parquet")
         with pytest.raises(TaskError, match=r"a\.parquet: what it says of its columns cannot be read: ") as caught:
             load(f"tasks.train={tmp_path / 'a.parquet'}")

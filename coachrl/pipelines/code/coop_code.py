@@ -78,10 +78,6 @@ class CoopCode(CodePipeline):
                 raise ValueError(f"workflow=discussion has two turns and no feedback: leave {' and '.join(wrong)} out")
             if (self.feedback == "coach") != (self.adviser is not None):
                 raise ValueError("feedback=coach and adviser=MODEL belong together: give both or neither")
-            if self.adviser is not None and self.turns == 1:
-                raise ValueError("adviser advises between turns: set turns to 2 or more")
-            if self.adviser_api_base is not None and self.adviser is None:
-                raise ValueError("adviser_api_base is the adviser's: name it in adviser")
             return self
 
     options: Options
