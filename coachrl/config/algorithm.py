@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, ValidationInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from coachrl.config.called_elsewhere import behind, meant_by
+from coachrl.config.called_elsewhere import ALGORITHMS, behind, meant_by
 from coachrl.config.choices import check_plain, check_takes, find_class, user_code
 from coachrl.config.section import Section
 from coachrl.errors import ConfigError
@@ -83,6 +83,8 @@ def find_algorithm(name: str) -> Any:
     """The class of the algorithm `name`, a subclass of `coachrl.trainers.algorithms.base.Algorithm`. Raises ConfigError
     for an unknown name, and for what is no algorithm."""
     example = "my_package.my_module:MyAlgorithm"
+    if name not in SHIPPED and (meant := ALGORITHMS.get(name.lower())):
+        raise ConfigError(f"no algorithm '{name}': {meant} (docs/algorithms.md)")
     found = find_class("algorithm", name, SHIPPED, example)
     base = find_class("class", "coachrl.trainers.algorithms.base:Algorithm", {}, example)
     fits = isinstance(found, type) and issubclass(found, base) and not isabstract(found)

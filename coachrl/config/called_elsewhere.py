@@ -1,6 +1,6 @@
 """What TRL, transformers, OpenRLHF, verl, prime-rl, axolotl, Lightning, ART and inspect_ai call what is here otherwise.
 
-Three tables of words and what is meant by them, read by the hints of settings and of the command line, and held against
+Tables of words and what is meant by them, read by the hints of settings and of the command line, and held against
 docs/coming_from.md. A word with a section, as in verl's `rollout.n`, counts in that section alone.
 """
 
@@ -162,6 +162,27 @@ SENTENCES = _by_word(
     }
 )
 """What there is in the place of what has no setting of its own here."""
+
+ALGORITHMS = _by_word(
+    {
+        "ppo gae": "algorithm.name=reinforce_pp has PPO's clipped loss, and no critic",
+        "reinforce reinforce++ reinforce_plus_plus mappa": "it is algorithm.name=reinforce_pp",
+        "group_norm gspo": "it is algorithm.name=grpo, whose ratios are of tokens",
+        "dr_grpo drgrpo": (
+            "its loss is train.loss_aggregation=seq-mean-token-sum-norm with algorithm.name=grpo, which divides by the "
+            "group's deviation"
+        ),
+        "dapo": (
+            "it is algorithm.name=grpo with algorithm.without_spread=skip, algorithm.refill_up_to=4 and "
+            "train.clip_range_high=0.28"
+        ),
+        "rloo remax": "algorithm.name=grpo compares with the mean of a task's episodes",
+        "dpo": "`coachrl export RUN --format dpo` makes its pairs, for other trainers",
+        "sft": "`coachrl sft` is a command of its own",
+        "c3": "it is algorithm.name=counterfactual",
+    }
+)
+"""A word in the place of `algorithm.name`."""
 
 COMMANDS = _by_word(
     {

@@ -37,6 +37,8 @@ TYPED = [
     ("train reward.source=rewards.py", "did you mean 'rewards:reward'?"),
     ("train --pipeline my_team.py", "did you mean 'my_team:MyPipeline'?"),
     ("train algorithm.name=my.package.Mine", "did you mean 'my.package:Mine'?"),
+    ("train algorithm.name=ppo", "algorithm.name=reinforce_pp has PPO's clipped loss"),
+    ("train algorithm.name=DAPO", "it is algorithm.name=grpo with algorithm.without_spread=skip"),
     ("train algorithm.gamma=1", "returns are not discounted"),
     ("train algorithm.lam=1", "no critic is trained"),
     ("train -config quickstart", "no option '-config', did you mean '--config'?"),
