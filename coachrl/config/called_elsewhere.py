@@ -173,8 +173,8 @@ ALGORITHMS = _by_word(
             "group's deviation"
         ),
         "dapo": (
-            "it is algorithm.name=grpo with algorithm.without_spread=skip, algorithm.refill_up_to=4 and "
-            "train.clip_range_high=0.28"
+            "it is algorithm.name=grpo with algorithm.without_spread=skip, algorithm.refill_up_to=4, "
+            "train.clip_range_high=0.28 and a train.ppo_mini_batch_size"
         ),
         "rloo remax": "algorithm.name=grpo compares with the mean of a task's episodes",
         "dpo": "`coachrl export RUN --format dpo` makes its pairs, for other trainers",
