@@ -23,6 +23,7 @@ SHIPPED = "coach"
 CONDITIONS = {
     "cosine": ["train.lr_schedule=cosine"],
     "twice-the-rate": ["train.learning_rate=4.0e-5"],
+    "outcome-twice-the-rate": ["algorithm.name=outcome", "train.learning_rate=4.0e-5"],
     "seq-mean-token-mean": ["train.loss_aggregation=seq-mean-token-mean"],
     "seq-mean-token-sum-norm": ["train.loss_aggregation=seq-mean-token-sum-norm"],
     "two-epochs": ["train.ppo_epochs=2"],
@@ -31,6 +32,7 @@ CONDITIONS = {
 PAIRS = [(SHIPPED, condition) for condition in CONDITIONS] + [
     ("two-epochs", "two-epochs-clip-higher"),
     ("twice-the-rate", "two-epochs"),
+    ("outcome-twice-the-rate", "twice-the-rate"),
 ]
 
 
