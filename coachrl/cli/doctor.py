@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,6 +17,7 @@ from coachrl.text import one_line
 if TYPE_CHECKING:
     from coachrl.config import SandboxConfig
     from coachrl.doctor.sandbox import Result
+    from coachrl.sandbox.checks import Finding
 
 
 def doctor(
@@ -69,17 +71,21 @@ def doctor(
         if run.openrlhf.ray_address is not None:
             findings += diagnose_nodes(run.openrlhf.ray_address, run.out)
         findings.append(try_hand_over(run, backend))
-    if as_json:
-        print_json([finding.__dict__ for finding in findings])
-    else:
-        for finding in findings:
-            found = "ok" if finding.ok else "absent" if finding.optional else "MISSING"
-            found = "skipped" if finding.skipped else found
-            out.print(f"{found:7}  {finding.name}: {finding.detail}")
-            if not finding.ok and finding.remedy:
-                out.print(f"         {finding.remedy}")
+    _print(findings, as_json)
     if not all(finding.ok or finding.optional for finding in findings):
         raise typer.Exit(1)
+
+
+def _print(findings: Sequence[Finding], as_json: bool) -> None:
+    if as_json:
+        print_json([finding.__dict__ for finding in findings])
+        return
+    for finding in findings:
+        found = "ok" if finding.ok else "absent" if finding.optional else "MISSING"
+        found = "skipped" if finding.skipped else found
+        out.print(f"{found:7}  {finding.name}: {finding.detail}")
+        if not finding.ok and finding.remedy:
+            out.print(f"         {finding.remedy}")
 
 
 def _try_to_escape(settings: SandboxConfig, as_json: bool) -> None:

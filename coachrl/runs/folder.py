@@ -200,8 +200,7 @@ class Run:
     def check_has_had_none(self, settings: TrainConfig, keep_best: bool) -> None:
         """Raises CheckpointError where a run without checkpoints must have had one, by its metrics and `settings`.
         keep_best: whether it has kept the best one all along. Raises ConfigError as `last_step` does."""
-        lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
-        steps = {self._step_of(line): line for line in lines}
+        steps = {self._step_of(line): line for line in self.metrics(skip_torn=True)}
         if (last := max(steps, default=0)) > checkpoints.first_due(settings, steps, keep_best):
             raise CheckpointError(
                 f"{self.folder} has metrics of step {last}, and no checkpoint any more: put the folder of its "
@@ -260,19 +259,18 @@ class Run:
     def _write_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
         write_aside(self.folder / "metrics.jsonl", "".join(map(json_line, lines)))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        return list(read_jsonl(self.folder / "metrics.jsonl"))
+    def metrics(self, skip_torn: bool = False) -> list[dict[str, Any]]:
+        """skip_torn: as of `read_jsonl`, which says what is raised."""
+        return list(read_jsonl(self.folder / "metrics.jsonl", skip_torn=skip_torn))
 
     def last_step(self) -> int:
         """The last step that has metrics, 0 where none has. Raises ConfigError for a line that no run has written."""
-        lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
-        return max(map(self._step_of, lines), default=0)
+        return max(map(self._step_of, self.metrics(skip_torn=True)), default=0)
 
     def lacks_evaluation(self, step: int) -> bool:
         """Of a step that is done: whether it has no metrics of an evaluation. Where it was due, it was given up, or the
         step's line is gone. Raises ConfigError as `last_step` does."""
-        lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
-        own = [line for line in lines if self._step_of(line) == step]
+        own = [line for line in self.metrics(skip_torn=True) if self._step_of(line) == step]
         return bool(own or step) and not any(key.startswith("eval/") for line in own for key in line)
 
     def _step_of(self, record: Any) -> int:
@@ -401,8 +399,8 @@ class Run:
 
     def best_checkpoint(self, more: Iterable[int] = ()) -> int | None:
         """The step of the best checkpoint that is there, or of `more`, as `checkpoints.best_step` has it."""
-        lines = read_jsonl(self.folder / "metrics.jsonl", skip_torn=True)
-        return checkpoints.best_step({line["step"]: line for line in lines}, {*map(step_of, self.checkpoints()), *more})
+        by_step = {line["step"]: line for line in self.metrics(skip_torn=True)}
+        return checkpoints.best_step(by_step, {*map(step_of, self.checkpoints()), *more})
 
     def drop_left(self) -> None:
         """Remove what a kill left half-made in the run and beside it. What cannot be removed stays."""
